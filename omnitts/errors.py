@@ -1,0 +1,32 @@
+"""The one exception for mistakes of the user's: bad manifests, recipes, checkpoints, options."""
+
+from os import PathLike
+
+
+class InputError(Exception):
+    """A mistake that the user can mend, told in one line.
+
+    `message` says what is wrong, with the value, and the mend. `file`, `line` (1-based) and `field` say where,
+    and are left out of the text when None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | PathLike | None = None,
+        line: int | None = None,
+        field: str | None = None,
+    ):
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.line = line
+        self.field = field
+
+    def __str__(self) -> str:
+        place = "" if self.file is None else str(self.file)
+        if self.line is not None:
+            place = f"{place}:{self.line}" if place else f"line {self.line}"
+        parts = [part for part in (place, self.field, self.message) if part]
+        return " ".join(": ".join(parts).split())

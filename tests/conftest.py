@@ -1,0 +1,27 @@
+"""Vectors that the published OmniVoice decoder produced with the tiny random checkpoint in fixtures/."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def cases() -> dict:
+    """Texts and numbers: prompts, durations, chunks, schedules, loops, end-to-end settings."""
+    return json.loads((FIXTURES / "cases.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def vectors() -> dict:
+    """Tensors by name. Codes are int16; `e2e/*` waveforms are int16 samples, all others float32."""
+    from safetensors.torch import load_file
+
+    return load_file(FIXTURES / "vectors.safetensors")
+
+
+@pytest.fixture(scope="session")
+def checkpoint_dir() -> Path:
+    return FIXTURES / "checkpoint"

@@ -1,0 +1,481 @@
+"""A manifest: a file of things to say, read line by line into checked `Utterance` records.
+
+Every mistake in the file is found before any audio is made, and all of them are told at once.
+"""
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import IO, Any
+
+from omnitts.errors import InputError
+from omnitts.model.instruct import resolve_instruct
+from omnitts.model.language import resolve_language
+from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
+
+MAX_DURATION = 600.0  # seconds
+MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
+MAX_LINE_BYTES = 1 << 24
+
+_LANGUAGE_FIELDS = ("language_id", "language", "lang", "language_name")
+_REFERENCE_FIELDS = ("ref_audio", "ref_text", "voice")
+FIELDS = (
+    *("id", "text", *_LANGUAGE_FIELDS, "instruct", *_REFERENCE_FIELDS),
+    *("duration", "speed", "seed", "recipe"),
+)
+_FIELD_SET = frozenset(FIELDS)
+
+_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+_SAFE_ID = re.compile(rf"(?![\s.-])[^/\\{_CONTROL}]+(?<!\s)")
+_NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")  # no tokenizer takes these
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One thing to say. What the manifest left out is None; a speed or a seed of None means the recipe's."""
+
+    id: str  # unique in the manifest, and safe as a file name
+    text: str
+    language: str | None  # an id of the checkpoint's
+    instruct: str | None  # as it goes into the prompt
+    ref_audio: str | None  # a path; comes with ref_text
+    ref_text: str | None
+    voice: str | None  # a path; never together with ref_audio
+    duration: float | None  # seconds
+    speed: float | None
+    seed: int | str | None  # or the word "random"
+    recipe: Recipe  # lines with the same settings share one object
+    line: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    utterances: list[Utterance]
+    warnings: list[str]  # one line each; a warning of many lines is told once, with their number
+    name: str  # the file as messages call it
+
+
+class ManifestError(InputError):
+    """Everything that is wrong with a manifest, in the order of its lines; str() gives a line for each."""
+
+    def __init__(self, problems: list[InputError]):
+        super().__init__(f"{len(problems)} problems")
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+def read_manifest(
+    source: str | os.PathLike[str],
+    *,
+    recipe: Recipe,
+    settings: Mapping[str, object] | None = None,
+    voice: str | os.PathLike[str] | None = None,
+    limit: int | None = None,
+) -> Manifest:
+    """Read and check a manifest, in one of three forms told by the file's suffix.
+
+    - .jsonl or .json: a JSON object a line, its keys among `FIELDS`; only "text" is required, null is absent.
+    - .txt: a text a line; the ids are the line numbers, 000001 and so on.
+    - .lst: `id|ref_text|ref_audio|text` a line, as in seed-tts lists; one further column is ignored.
+
+    Lines are UTF-8, blank ones are skipped, paths in them are relative to the manifest's folder. Recordings
+    and voice files are opened and checked, each once. The file is never in memory as a whole.
+
+    Args:
+        source: a path, or "-" for JSON Lines from standard input.
+        recipe: the run's. A line may name another instead, or give a mapping of settings to change.
+        settings: changes to the run's recipe and to those that lines name; a line's own mapping outdoes them.
+        voice: a voice file for the lines that have neither a voice nor a reference of their own.
+        limit: read only so many utterances.
+
+    Raises ManifestError with all the problems of the file; InputError when `settings` are wrong themselves.
+    """
+    source = os.fspath(source)
+    name, folder = ("stdin", "") if source == "-" else (source, os.path.dirname(source))
+    suffix = ".jsonl" if source == "-" else os.path.splitext(source)[1].lower()
+    run_voice = None if voice is None else os.fspath(voice)
+    checker = _Checker(name, folder, recipe, settings or {}, run_voice)
+    parse = None
+    with _open(source, checker) as stream:
+        for text in islice(checker.lines(stream), limit):
+            parse = parse or _parser(suffix, text, checker)
+            try:
+                record = parse(text)
+            except InputError as error:
+                checker.problem(error.field, error.message)
+            else:
+                checker.add(record)
+    if not checker.utterances and not checker.problems:
+        checker.problems.append(InputError("no utterances in it: write one a line", file=name))
+    return Manifest(checker.result(), checker.warnings(), name)
+
+
+def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> list[Utterance]:
+    """Check records that come from Python: mappings with the keys and values of a JSON manifest's lines.
+
+    Paths may be path objects, and are relative to the working directory. Messages call record N `items:N`.
+    Raises ManifestError with all the problems; what a manifest's warnings would be are Python warnings.
+    """
+    checker = _Checker("items", "", recipe, {}, None)
+    for checker.line, record in enumerate(records, 1):
+        checker.add({str(k): os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in record.items()})
+    utterances = checker.result()
+    for message in checker.warnings():
+        warnings.warn(message, stacklevel=3)  # the line that called the function that called this one
+    return utterances
+
+
+def _open(source: str, checker: "_Checker") -> AbstractContextManager[IO[bytes]]:
+    if source == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return open(source, "rb")
+    except FileNotFoundError:
+        raise checker.fatal("no such file") from None
+    except IsADirectoryError:
+        raise checker.fatal("a folder, not a manifest: give a .jsonl, .txt or .lst file") from None
+    except (OSError, ValueError) as error:  # ValueError: a path that no system takes, such as one with a NUL
+        raise checker.fatal(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+# --- The three forms: a line to a record -----------------------------------------------------------------
+
+
+def _parser(suffix: str, first_line: str, checker: "_Checker") -> Callable[[str], dict[str, Any]]:
+    """The form of a file: by its suffix, or by its first line when the suffix says nothing."""
+    first = first_line.strip()
+    parse = _PARSERS.get(suffix, _json_record if first[0] in "{[" else None)
+    if parse is None:
+        raise checker.fatal(
+            "neither .jsonl (a JSON object a line) nor .txt (a text a line) nor .lst "
+            "(id|ref_text|ref_audio|text a line): rename it to what it is"
+        )
+    if parse is _json_record and (first == "{" or first[0] == "["):
+        raise checker.fatal("one JSON document, not a JSON object on each line: `jq -c` can convert it")
+    return parse
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in record if keys.count(key) > 1)
+        raise InputError("given twice in one object", field=printable(twice))
+    return record
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def _json_record(line: str) -> dict[str, Any]:
+    try:
+        record = _DECODER.decode(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"malformed JSON at column {error.colno}: {error.msg}") from None
+    except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise InputError(f"JSON beyond what can be read: {error}") from None
+    if not isinstance(record, dict):
+        raise InputError(f'wanted an object such as {{"text": "Hello"}}, got {shown(record)}')
+    return record
+
+
+def _text_record(line: str) -> dict[str, Any]:
+    return {"text": line.strip()}
+
+
+def _lst_record(line: str) -> dict[str, Any]:
+    columns = [column.strip() for column in line.split("|")]
+    if not 4 <= len(columns) <= 5:
+        raise InputError(f"wanted 4 columns, id|ref_text|ref_audio|text, or one more, got {len(columns)}")
+    return dict(zip(("id", "ref_text", "ref_audio", "text"), columns, strict=False))
+
+
+_PARSERS = {".jsonl": _json_record, ".json": _json_record, ".txt": _text_record, ".lst": _lst_record}
+
+
+# --- Fields: a value as JSON gives it to what an utterance holds ------------------------------------------
+# Each raises InputError with only a message; the checker knows the place.
+
+
+def _string(value: object) -> str | None:
+    """Blank strings, which lists made from tables are full of, count as absent."""
+    if not isinstance(value, str):
+        raise InputError(f"wanted a text in quotes, got {shown(value)}")
+    if _NOT_TEXT.search(value):
+        raise InputError(f"has a NUL or half a surrogate pair, which is no text: {shown(value)}")
+    return None if not value or value.isspace() else value
+
+
+def _spoken(value: object) -> str:
+    text = _string(value)
+    if text is None:
+        raise InputError("has nothing to say: write some words, or leave the line out")
+    return text
+
+
+def _file_name(value: object) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"wanted a text in quotes, got {shown(value)}")
+    if not _SAFE_ID.fullmatch(value) or len(value.encode()) > MAX_ID_BYTES:
+        raise InputError(
+            f"{shown(value)} cannot name a file: no slash, backslash or control character, no dot or dash in "
+            f"front, no space at either end, 1 to {MAX_ID_BYTES} bytes"
+        )
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InputError(f"wanted seconds, a number above 0, got {shown(value)}")
+    if value > MAX_DURATION:
+        raise InputError(
+            f"{shown(value)} s: a single clip over 10 minutes is refused; leave duration out and long text "
+            "is split into chunks"
+        )
+    return float(value)
+
+
+def _setting(key: str) -> Callable[[object], Any]:
+    """The reader of a recipe's setting that a line may also give by itself."""
+    setting = SETTINGS[key]
+
+    def read(value: object) -> Any:
+        try:
+            return setting.read(value)
+        except ValueError:
+            raise InputError(f"wanted {setting.wanted}, got {shown(value)}") from None
+
+    return read
+
+
+_speed = _setting("speed")
+_seed = _setting("seed")
+
+
+# --- Records to utterances -------------------------------------------------------------------------------
+
+
+class _Checker:
+    """Turns records into utterances; collects what is wrong, and keeps what lines share: ids, files, recipes.
+
+    After a mistake the methods that read a field return None or what is at hand: the line gives no utterance.
+    """
+
+    def __init__(self, name: str, folder: str, recipe: Recipe, settings: Mapping[str, object], voice: str | None):
+        self.name = name
+        self.folder = folder
+        self.settings = settings
+        self.run_recipe = with_settings(recipe, settings, file="--set")
+        self.run_voice = voice
+
+        self.line: int | None = None  # the number of the latest line
+        self.utterances: list[Utterance] = []
+        self.problems: list[InputError] = []
+        self.warned: dict[tuple[str, str], list[int]] = {}  # (field, message) -> [first line, lines]
+
+        self.lines_by_id: dict[str, int] = {}
+        self.languages: dict[str, str | None] = {}
+        self.unknown_fields: dict[str, str] = {}  # field -> message
+        self.file_problems: dict[tuple[str, str], str | None] = {}  # (field, path) -> message
+        self.recipes: dict[str | frozenset, Recipe | InputError] = {}
+
+        if voice is not None and (message := self.file_problem("voice", voice)):
+            self.problems.append(InputError(message, field="voice"))
+
+    def problem(self, field: str | None, message: str) -> None:
+        self.problems.append(InputError(message, file=self.name, line=self.line, field=field))
+
+    def warn(self, field: str, message: str) -> None:
+        self.warned.setdefault((field, message), [self.line, 0])[1] += 1
+
+    def fatal(self, message: str) -> ManifestError:
+        """What ends the reading: the problems so far and this one."""
+        self.problem(None, message)
+        return ManifestError(self.problems)
+
+    def result(self) -> list[Utterance]:
+        if self.problems:
+            raise ManifestError(self.problems)
+        return self.utterances
+
+    def warnings(self) -> list[str]:
+        messages = []
+        for (field, message), (line, count) in self.warned.items():
+            more = "" if count == 1 else f" (and on {count - 1} more line{'s' * (count > 2)})"
+            messages.append(str(InputError(message + more, file=self.name, line=line, field=field)))
+        return messages
+
+    def lines(self, stream: IO[bytes]) -> Iterator[str]:
+        """The lines that are not blank, one at a time, without the space at their ends."""
+        for self.line, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
+            if len(raw) == MAX_LINE_BYTES:
+                raise self.fatal(f"a line of over {MAX_LINE_BYTES >> 20} MiB: this is no manifest")
+            try:
+                text = raw.decode("utf-8-sig" if self.line == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                byte = error.object[error.start]
+                place = f"byte 0x{byte:02x} at column {error.start + 1}"
+                self.problem(None, f"not UTF-8 ({place}): save it as UTF-8")
+                if self.line == 1:
+                    return  # not text at all, or in another encoding: every line would say the same
+                continue
+            if text := text.rstrip():
+                yield text
+
+    def add(self, record: dict[str, Any]) -> None:
+        problems_before = len(self.problems)
+        for key in record.keys() - _FIELD_SET:
+            self.unknown_field(key)
+        if record.get("text") is None:
+            self.problem("text", "missing: say what to speak")
+        text = self.take(record, "text", _spoken) or ""
+        ref_audio, ref_text, voice = self.reference(record)
+        utterance = Utterance(
+            id=self.id(record),
+            text=text,
+            language=self.language(record),
+            instruct=self.instruct(record, text),
+            ref_audio=ref_audio,
+            ref_text=ref_text,
+            voice=voice,
+            duration=self.take(record, "duration", _seconds),
+            speed=self.take(record, "speed", _speed),
+            seed=self.take(record, "seed", _seed),
+            recipe=self.recipe(record),
+            line=self.line,
+        )
+        if len(self.problems) == problems_before:
+            self.utterances.append(utterance)
+
+    def take(self, record: dict[str, Any], field: str, read: Callable[[object], Any]) -> Any:
+        """The field's value, read; None when it is absent or null."""
+        value = record.get(field)
+        if value is None:
+            return None
+        try:
+            return read(value)
+        except InputError as error:
+            self.problem(field, error.message)
+            return None
+
+    def unknown_field(self, key: str) -> None:
+        if key not in self.unknown_fields:
+            near = nearest(key, FIELDS)
+            hint = f"did you mean {near}?" if near else f"the fields are {', '.join(FIELDS)}"
+            self.unknown_fields[key] = f"unknown field, ignored: {hint}"
+        self.warn(printable(key), self.unknown_fields[key])
+
+    def id(self, record: dict[str, Any]) -> str | None:
+        value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", _file_name)
+        if value is not None and (first := self.lines_by_id.setdefault(value, self.line)) != self.line:
+            self.problem("id", f"{shown(value)} is the id of line {first} too: each names an output file")
+        return value
+
+    def language(self, record: dict[str, Any]) -> str | None:
+        """The first of the language fields that names a known one; a warning when all given are unknown."""
+        unknown = None
+        for key in _LANGUAGE_FIELDS:
+            name = self.take(record, key, _string)
+            if name is None:
+                continue
+            if name not in self.languages:
+                self.languages[name] = resolve_language(name)
+            if self.languages[name] is not None:
+                return self.languages[name]
+            unknown = unknown or (key, name)
+        if unknown:
+            key, name = unknown
+            self.warn(key, f"unknown language {shown(name)}, spoken without one")
+        return None
+
+    def instruct(self, record: dict[str, Any], text: str) -> str | None:
+        return self.take(record, "instruct", lambda value: resolve_instruct(_string(value), text))
+
+    def reference(self, record: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
+        """(ref_audio, ref_text, voice): the line's own, or else the run's voice, or nothing."""
+        ref_audio, ref_text, voice = (self.take(record, key, _string) for key in _REFERENCE_FIELDS)
+        if ref_audio is not None and voice is not None:
+            self.problem("voice", "stands beside ref_audio: a line takes one of them")
+        if ref_audio is not None and ref_text is None:
+            self.problem(
+                "ref_text",
+                "missing: ref_audio needs the words that are spoken in it, which are not recognized for you; "
+                "write them in ref_text, or keep both in a voice file and give that as voice",
+            )
+        if ref_audio is None and ref_text is not None:
+            self.warn("ref_text", "ignored, for it goes with ref_audio")
+        if ref_audio is not None:
+            return self.file("ref_audio", ref_audio), ref_text, None
+        return None, None, self.run_voice if voice is None else self.file("voice", voice)
+
+    def file(self, field: str, path: str) -> str:
+        path = os.path.join(self.folder, path)
+        if message := self.file_problem(field, path):
+            self.problem(field, message)
+        return path
+
+    def file_problem(self, field: str, path: str) -> str | None:
+        """What is wrong with a reference recording or a voice file, if anything; each is opened once."""
+        if (field, path) not in self.file_problems:
+            # Imported here: many manifests name no such files, and these modules take a while to import.
+            from omnitts.audio import probe_audio
+            from omnitts.model.voice import load_voice
+
+            check = probe_audio if field == "ref_audio" else load_voice
+            try:
+                check(path)
+                self.file_problems[field, path] = None
+            except InputError as error:
+                self.file_problems[field, path] = error.message
+        return self.file_problems[field, path]
+
+    def recipe(self, record: dict[str, Any]) -> Recipe | None:
+        given = record.get("recipe")
+        if given is None:
+            return self.run_recipe
+        key = given
+        if isinstance(given, dict):
+            given = {name: value for name, value in given.items() if value is not None}
+            # Not by the values themselves: to Python true, 1 and 1.0 are the same key.
+            key = frozenset((name, shown(value)) for name, value in given.items())
+        elif not isinstance(given, str):
+            message = f"wanted a recipe's name or file, or a mapping of settings, got {shown(given)}"
+            self.problem("recipe", message)
+            return None
+        if key not in self.recipes:
+            try:
+                self.recipes[key] = self.resolve_recipe(given)
+            except InputError as error:
+                self.recipes[key] = error
+        found = self.recipes[key]
+        if isinstance(found, InputError):
+            self.problem(found.field, found.message)
+            return None
+        return found
+
+    def resolve_recipe(self, given: str | dict[str, object]) -> Recipe:
+        """The recipe that is named, or the run's with the settings given; InputError with the field."""
+        if isinstance(given, dict):
+            recipe = with_settings(self.run_recipe, given, field="recipe")
+        else:
+            try:
+                recipe = load_recipe(given, folder=self.folder)
+            except InputError as error:
+                raise InputError(str(error), field="recipe") from None
+            if recipe.precision == "auto":  # has no wish of its own, so it goes along with the run
+                recipe = replace(recipe, precision=self.run_recipe.precision)
+            recipe = with_settings(recipe, self.settings)
+        if recipe.precision != self.run_recipe.precision:
+            raise InputError(
+                f"{recipe.precision}, but {self.run_recipe.precision} for the run: one holds for a whole run",
+                field="recipe.precision",
+            )
+        return recipe

@@ -1,0 +1,378 @@
+"""A recipe: every setting that shapes how text is spoken, read from YAML and checked.
+
+Each setting is declared once, as a field of `Recipe` with its range and its meaning. The YAML reader, `--set`
+and manifest lines, the digest and the printed help all work from that declaration.
+"""
+
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from omnitts.errors import InputError
+
+BUNDLED = Path(__file__).parent / "recipes"
+
+
+# --- Declaring a setting ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a key means, what it takes in words, and how a value is read.
+
+    `read` takes a value as YAML or JSON gives it, and returns it in the setting's type or raises ValueError.
+    """
+
+    meaning: str
+    wanted: str
+    read: Callable[[Any], Any]
+
+
+def _declare(default: Any, meaning: str, wanted: str, read: Callable[[Any], Any]) -> Any:
+    return field(default=default, metadata={"setting": Setting(meaning, wanted, read)})
+
+
+def _whole(default: int, low: int, high: int, meaning: str) -> Any:
+    def read(value: object) -> int:
+        # 32.0 is taken for 32, as spreadsheets and data frames write it; 32.5 and true are refused.
+        if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError
+        return value
+
+    return _declare(default, meaning, f"a whole number from {low} to {high}", read)
+
+
+def _number(default: float, low: float, high: float, meaning: str, *, above: bool = False) -> Any:
+    """A float from `low` to `high`; with `above`, `low` itself is left out."""
+
+    def read(value: object) -> float:
+        # NaN fails the comparisons. They come before float(), which an enormous whole number would overflow.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError
+        if above and value == low:
+            raise ValueError
+        return float(value) + 0.0  # -0.0 becomes 0.0, so that equal settings have equal digests
+
+    wanted = f"a number above {low:g} and at most {high:g}" if above else f"a number from {low:g} to {high:g}"
+    return _declare(default, meaning, wanted, read)
+
+
+def _flag(default: bool, meaning: str) -> Any:
+    def read(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    return _declare(default, meaning, "true or false", read)
+
+
+def _choice(default: str, choices: tuple[str, ...], meaning: str) -> Any:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError
+        return value
+
+    return _declare(default, meaning, f"{', '.join(choices[:-1])} or {choices[-1]}", read)
+
+
+def _seed(default: int, meaning: str) -> Any:
+    whole = _whole(default, 0, 2**63 - 1, meaning).metadata["setting"]
+
+    def read(value: object) -> int | str:
+        return "random" if value == "random" else whole.read(value)
+
+    return _declare(default, meaning, f"{whole.wanted}, or the word random", read)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of a run. Two recipes are equal when their settings are, whatever they are called.
+
+    Building one, from Python too, checks every value: InputError names the key, the value and what is wanted.
+    The defaults are those of the published OmniVoice decoder.
+    """
+
+    name: str = field(default="default", compare=False)
+    description: str = field(default="", compare=False)
+
+    num_step: int = _whole(32, 1, 1000, "diffusion steps: fewer are faster, more are more careful")
+    guidance_scale: float = _number(2.0, 0, 100, "weight of classifier-free guidance: 0 leaves it out, for speed")
+    t_shift: float = _number(
+        0.1, 0, 10, "shape of the reveal schedule: below 1, early steps reveal few cells", above=True
+    )
+    layer_penalty_factor: float = _number(
+        5.0, 0, 1000, "score taken off per codebook, so that the coarse codebooks are revealed first"
+    )
+    position_temperature: float = _number(
+        5.0, 0, 1000, "randomness of which cells are revealed next: 0 takes the most confident"
+    )
+    class_temperature: float = _number(0.0, 0, 1000, "randomness of a cell's token: 0 takes the most likely")
+    top_ratio: float = _number(
+        0.1, 0, 1, "share of the tokens that class_temperature draws from; unused while that is 0", above=True
+    )
+    denoise: bool = _flag(True, "ask for clean speech even where the reference audio is noisy")
+    speed: float = _number(1.0, 0.1, 10, "speaking rate: 2 is twice as fast, 0.5 half as fast")
+    audio_chunk_threshold: float = _number(30.0, 1, 600, "seconds: speech longer than this is made in chunks")
+    audio_chunk_duration: float = _number(15.0, 1, 600, "seconds: about how long each chunk is")
+    preprocess_prompt: bool = _flag(
+        True, "shorten the reference audio's silences and close its transcript with an end mark"
+    )
+    postprocess_output: bool = _flag(True, "shorten the output's silences of over 0.5 s and trim its edges")
+    seed: int | str = _seed(0, "seed of all the noise; random takes a new one each run")
+    precision: str = _choice(
+        "auto",
+        ("auto", "float32", "bfloat16", "float16"),
+        "arithmetic of the model, for a whole run: auto suits it to the device",
+    )
+
+    def __post_init__(self) -> None:
+        values, problems = _checked({key: getattr(self, key) for key in SETTINGS})
+        if problems:
+            raise _joined(problems)
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+
+# In the order of declaration, without the name and the description.
+SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(Recipe) if f.metadata}
+
+
+# --- Checking --------------------------------------------------------------------------------------------
+
+
+def shown(value: object) -> str:
+    """A user's value for a message: short, on one line, with anything unprintable escaped."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print the largest ones
+        return "an enormous number"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-10:]}"
+
+
+def printable(name: str) -> str:
+    """A user's key or name for a message: bare when that is readable, quoted and escaped when it is not."""
+    return name if name.isprintable() and 0 < len(name) <= 80 else shown(name)
+
+
+def nearest(word: str, valid: Iterable[str]) -> str | None:
+    """The valid word that a mistyped one is closest to, or None."""
+    return next(iter(difflib.get_close_matches(word[:64].lower(), list(valid), n=1)), None)
+
+
+def _checked(
+    mapping: Mapping[str, object], lines: Mapping[str, int] | None = None, prefix: str = ""
+) -> tuple[dict[str, Any], list[InputError]]:
+    """The settings in their own types, and one problem for each key that is unknown or badly set."""
+    values, problems = {}, []
+
+    def problem(key: str, message: str) -> None:
+        line = lines[key] if lines else None
+        problems.append(InputError(message, line=line, field=prefix + printable(str(key))))
+
+    for key, value in mapping.items():
+        setting = SETTINGS.get(key)
+        if setting is None:
+            near = nearest(str(key), SETTINGS)
+            hint = f"did you mean {near}?" if near else f"use {', '.join(SETTINGS)}"
+            problem(key, f"unknown key: {hint}")
+            continue
+        try:
+            values[key] = setting.read(value)
+        except ValueError:
+            quoted = isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?|true|false", value)
+            note = " as text: take its quotes off" if quoted else ""
+            problem(key, f"wanted {setting.wanted}, got {shown(value)}{note}")
+    return values, problems
+
+
+def _joined(problems: list[InputError], *, file: str | None = None, line: int | None = None) -> InputError:
+    """One error for all the problems of a place: each keeps its own line and field."""
+    if len(problems) == 1:
+        only = problems[0]
+        return InputError(only.message, file=file, line=only.line or line, field=only.field)
+    return InputError("; ".join(map(str, problems)), file=file, line=line)
+
+
+def with_settings(
+    recipe: Recipe,
+    mapping: Mapping[str, object],
+    *,
+    file: str | None = None,
+    line: int | None = None,
+    field: str | None = None,
+) -> Recipe:
+    """`recipe` with some settings replaced, checked as a recipe file's are.
+
+    Settings that change something are added to the name, sorted: "default+num_step=24". `file`, `line` and
+    `field` say where the mapping stands, for the one InputError that tells all its bad settings.
+    """
+    values, problems = _checked(mapping, prefix=f"{field}." if field else "")
+    if problems:
+        raise _joined(problems, file=file, line=line)
+    changed = {key: values[key] for key in sorted(values) if values[key] != getattr(recipe, key)}
+    if not changed:
+        return recipe
+    suffixes = [f"+{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in changed.items()]
+    return replace(recipe, name=recipe.name + "".join(suffixes), **changed)
+
+
+def digest(recipe: Recipe) -> str:
+    """12 hexadecimal digits that stand for the settings (not the name or the description), in any process."""
+    canonical = json.dumps({key: getattr(recipe, key) for key in SETTINGS}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+# --- YAML ------------------------------------------------------------------------------------------------
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """PyYAML's safe loader, but `1e-1` is a number as in YAML 1.2; PyYAML takes it for a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
+    list("-+.0123456789"),
+)
+_SCALARS = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "null", "str")}
+
+
+def _node(text: str, file: str | None) -> yaml.Node | None:
+    """A YAML document as nodes, which still know their lines and duplicate keys. InputError: bad syntax."""
+    try:
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = error.problem or error.context
+        raise InputError(f"not valid YAML: {what} at column {mark.column + 1}", file=file, line=mark.line + 1) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a lone surrogate from argv
+        raise InputError(f"not valid YAML: {error}", file=file) from None
+
+
+def _value(node: yaml.Node) -> object:
+    """A node's value; lists and mappings, which no setting takes, stay empty."""
+    if isinstance(node, yaml.MappingNode):
+        return {}
+    if isinstance(node, yaml.SequenceNode):
+        return []
+    if node.tag not in _SCALARS:
+        return node.value  # a date, say: as text it is refused with its own spelling
+    try:
+        return _Loader("").construct_object(node)
+    except (ArithmeticError, LookupError, ValueError):  # a tag that does not fit, as in `!!int many`
+        return node.value
+
+
+def _entries(text: str, file: str | None) -> tuple[dict[str, object], dict[str, int], list[InputError]]:
+    """A YAML mapping's values and lines by key, and a problem for each key that is given twice."""
+    root = _node(text, file)
+    if not isinstance(root, yaml.MappingNode):
+        kind = "is empty" if root is None else "is not a mapping"
+        raise InputError(f"{kind}: a recipe has lines like num_step: 32", file=file)
+    values, lines, problems = {}, {}, []
+    for key_node, value_node in root.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            problems.append(InputError("a key must be one word", line=line))
+            continue
+        key = key_node.value
+        if key in values:
+            message = f"given twice, first on line {lines[key]}"
+            problems.append(InputError(message, line=line, field=printable(key)))
+            continue
+        values[key], lines[key] = _value(value_node), line
+    return values, lines, problems
+
+
+def _load_file(path: Path) -> Recipe:
+    file = str(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError("no such recipe file", file=file) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text: {error.reason} at byte {error.start}", file=file) from None
+    except (OSError, ValueError) as error:  # ValueError: a path that no system takes, such as one with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read: {reason}", file=file) from None
+
+    entries, lines, problems = _entries(text, file)
+    description = entries.pop("description", "")
+    if not isinstance(description, str):
+        message = f"wanted a text, got {shown(description)}"
+        problems.append(InputError(message, line=lines["description"], field="description"))
+    values, bad = _checked(entries, lines)
+    problems = sorted(problems + bad, key=lambda problem: problem.line)
+    if problems:
+        raise _joined(problems, file=file)
+    return Recipe(name=path.stem, description=description, **values)
+
+
+def load_recipe(name_or_file: str | os.PathLike[str], *, folder: str | os.PathLike[str] = "") -> Recipe:
+    """A bundled recipe by its name, or a YAML file by its path. Keys that it leaves out keep their defaults.
+
+    A bundled name comes first; anything else is a path when it ends in .yaml or .yml, or is a file. A
+    relative path starts at `folder`.
+
+    Raises InputError for an unknown name, and a file that cannot be read or is not a mapping of known keys
+    to values in range; all the problems of a file are in one error, each with its key and line.
+    """
+    name = os.fspath(name_or_file)
+    known = sorted(path.stem for path in BUNDLED.glob("*.yaml"))
+    if name in known:
+        return _load_file(BUNDLED / f"{name}.yaml")
+    path = os.path.join(folder, name)
+    if name.endswith((".yaml", ".yml")) or os.path.isfile(path):
+        return _load_file(Path(path))
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else "give a name or a file that ends in .yaml;"
+    raise InputError(f"unknown recipe {shown(name)}: {hint} The named ones are {', '.join(known)}")
+
+
+def named_recipes() -> dict[str, Recipe]:
+    """The recipes that come with the package, by name."""
+    return {path.stem: _load_file(path) for path in sorted(BUNDLED.glob("*.yaml"))}
+
+
+def parse_settings(items: Iterable[str]) -> dict[str, object]:
+    """`["num_step=24", "denoise=false"]` as a mapping for `with_settings`: values are read as YAML scalars.
+
+    Of a key given twice the last value counts, as with other options. InputError: no "=", no value, a list.
+    """
+    settings = {}
+    for item in items:
+        key, _, text = (part.strip() for part in item.partition("="))
+        if not key or not text:
+            raise InputError(f"{shown(item)} is not key=value, as in num_step=24", file="--set")
+        node = _node(text, "--set")
+        if not isinstance(node, yaml.ScalarNode):
+            raise InputError(f"wanted one value, got {shown(text)}", file="--set", field=printable(key))
+        settings[key] = _value(node)
+    return settings
+
+
+def dump_yaml(recipe: Recipe) -> str:
+    """The recipe as a YAML file that loads back equal: each key below its meaning and its range."""
+
+    def entry(key: str) -> str:
+        return yaml.safe_dump({key: getattr(recipe, key)}, allow_unicode=True, width=10**6).rstrip()
+
+    blocks = [f"# Recipe {printable(recipe.name)}, digest {digest(recipe)}\n{entry('description')}"]
+    for key, setting in SETTINGS.items():
+        blocks.append(f"# {setting.meaning}\n# ({setting.wanted})\n{entry(key)}")
+    return "\n\n".join(blocks) + "\n"

@@ -1,0 +1,46 @@
+"""Names and codes of languages to the ids the checkpoint was trained with."""
+
+import functools
+import re
+import unicodedata
+from importlib.resources import files
+
+_TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]{1,8})+", re.IGNORECASE)
+
+
+def resolve_language(name: str | None) -> str | None:
+    """The language id for an id, an ISO 639 code, a tag such as "en-US" or "zh_CN", or an English name.
+
+    None when the name is unknown (or None): the model then speaks without a language hint. Case, accents and
+    punctuation do not matter.
+    """
+    if name is None:
+        return None
+    table = _ids_by_name()
+    tag = _TAG.fullmatch(name.strip())
+    return table.get(_key(name)) or (table.get(tag[1].lower()) if tag else None)
+
+
+def language_names() -> dict[str, str]:
+    """Id -> English name of every language, in order of id."""
+    return {language_id: names[0] for language_id, names in _table().items()}
+
+
+@functools.cache
+def _table() -> dict[str, list[str]]:
+    """Id -> its names, the usual one first, and the other ISO 639 codes that stand for it."""
+    rows = files("omnitts.model").joinpath("data/languages.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = (row.split("\t") for row in rows if not row.startswith("#"))
+    return {language_id: names.split(";") for language_id, names in pairs}
+
+
+@functools.cache
+def _ids_by_name() -> dict[str, str]:
+    by_name = {_key(name): language_id for language_id, names in _table().items() for name in names}
+    return by_name | {language_id: language_id for language_id in _table()}
+
+
+def _key(name: str) -> str:
+    """`name` without case, accents and punctuation: "Haitian Creole" and "haitian-creole" are the same."""
+    decomposed = unicodedata.normalize("NFKD", name.casefold())
+    return " ".join(re.findall(r"[^\W_]+", "".join(c for c in decomposed if not unicodedata.combining(c))))

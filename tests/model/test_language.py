@@ -1,0 +1,102 @@
+import pytest
+
+from omnitts.model.language import language_names, resolve_language
+
+
+def test_table_has_every_language_once():
+    names = language_names()
+    assert len(names) == 646
+    assert list(names) == sorted(names)
+    assert len(set(names.values())) == 646
+    assert all(name and name == name.strip() for name in names.values())
+    assert {"en", "zh", "yue", "arb", "aae", "zza"} <= set(names)
+
+
+def test_ids_and_names_of_the_table_resolve():
+    for language_id, name in language_names().items():
+        assert resolve_language(language_id) == language_id
+        assert resolve_language(language_id.upper()) == language_id
+        assert resolve_language(name) == language_id
+        assert resolve_language(f"  {name.upper()} ") == language_id
+
+
+@pytest.mark.parametrize(
+    ("name", "language_id"),
+    [
+        ("English", "en"),
+        ("chinese", "zh"),
+        ("Mandarin", "zh"),
+        ("Mandarin Chinese", "zh"),
+        ("Cantonese", "yue"),
+        ("Spanish", "es"),
+        ("Castilian", "es"),
+        ("Arabic", "arb"),
+        ("Egyptian Arabic", "arz"),
+        ("German", "de"),
+        ("Persian", "fa"),
+        ("Farsi", "fa"),
+        ("Punjabi", "pa"),
+        ("Panjabi", "pa"),
+        ("Swahili", "sw"),
+        ("Greek", "el"),
+        ("Hindi", "hi"),
+        ("Nepali", "npi"),
+        ("Odia", "ory"),
+        ("Kurdish", "kmr"),
+        ("Tagalog", "fil"),
+        ("Bengali", "bn"),
+        ("Pashto", "ps"),
+        ("Malay", "ms"),
+        ("Haitian Creole", "ht"),
+        ("haitian-creole", "ht"),
+        ("Kyrgyz", "ky"),
+        ("Norwegian Bokmal", "nb"),
+        ("Māori", "mi"),
+        ("maori", "mi"),
+        ("Luo", "luo"),
+        ("Luo (Kenya and Tanzania)", "luo"),
+        ("Fe'fe'", "fmp"),
+        ("Burmese", "my"),
+        ("Japanese", "ja"),
+        ("Korean", "ko"),
+        ("French", "fr"),
+        ("Russian", "ru"),
+        ("Portuguese", "pt"),
+        ("Vietnamese", "vi"),
+        ("Thai", "th"),
+        ("Ukrainian", "uk"),
+        ("Hebrew", "he"),
+    ],
+)
+def test_english_names(name, language_id):
+    assert resolve_language(name) == language_id
+
+
+@pytest.mark.parametrize(
+    ("tag", "language_id"),
+    [
+        ("en-US", "en"),
+        ("EN_us", "en"),
+        ("zh_CN", "zh"),
+        ("zh-Hans-CN", "zh"),
+        ("es-419", "es"),
+        ("eng", "en"),
+        ("eng-GB", "en"),
+        ("deu", "de"),
+        ("ger", "de"),
+        ("cmn", "zh"),
+        ("cmn-Hant", "zh"),
+        ("ar-EG", "arb"),
+        ("yue-HK", "yue"),
+        ("swh", "sw"),
+    ],
+)
+def test_codes_and_tags(tag, language_id):
+    assert resolve_language(tag) == language_id
+
+
+@pytest.mark.parametrize(
+    "unknown", [None, "", " ", "None", "Klingon", "xx", "xx-US", "en US", "Basa", "la", "英语"]
+)
+def test_unknown(unknown):
+    assert resolve_language(unknown) is None

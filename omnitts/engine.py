@@ -1,0 +1,130 @@
+"""The diffusion loop over one batch: embed the canvas, score it, sample every cell, reveal the best, repeat."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from omnitts.model.backbone import OmniVoice
+from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
+from omnitts.recipe import Recipe
+from omnitts.sampler import SamplingParams, sample
+
+
+@dataclass(frozen=True)
+class Request:
+    """One clip to generate."""
+
+    prompt_ids: list[int]  # style and text
+    reference: np.ndarray | None  # int16 [codebooks, F], the frames of the reference audio
+    target_frames: int
+    recipe: Recipe
+    seed: int  # 0..2**63-1, keys all of the clip's noise
+
+
+@torch.inference_mode()
+def generate(
+    model: OmniVoice, requests: list[Request], on_step: Callable[[float], None] | None = None
+) -> list[np.ndarray]:
+    """Generates the codes of every request: int16 [codebooks, target_frames] each, in the order given.
+
+    Requests may differ in length, recipe and step count. `on_step` is called after each step with the frames'
+    worth of work it did; over the batch these add up to the sum of target_frames.
+    """
+    # Guided requests come first, so that their unconditional logits are the leading rows.
+    order = sorted(range(len(requests)), key=lambda i: requests[i].recipe.guidance_scale == 0)
+    batch = Batch(model, [requests[i] for i in order])
+    while batch.active:
+        work = batch.step()
+        if on_step is not None:
+            on_step(work)
+    codes: list[np.ndarray] = [np.empty(0)] * len(requests)
+    for i, canvas in zip(order, batch.finished_codes(), strict=True):
+        codes[i] = canvas
+    return codes
+
+
+class Batch:
+    """The state of one batch's loop. `active` are the requests that still have steps to run."""
+
+    def __init__(self, model: OmniVoice, requests: list[Request]):
+        self.model = model
+        self.requests = requests
+        self.device = model.audio_heads.weight.device
+        codebooks, mask_id = model.config.num_audio_codebook, model.config.audio_mask_id
+        self.prefixes = [self._embed_prefix(request) for request in requests]
+        self.canvases = [
+            torch.full((request.target_frames, codebooks), mask_id, device=self.device) for request in requests
+        ]
+        # Steps that reveal nothing change nothing; the noise is counted by the step's number in the full schedule.
+        self.steps = [
+            [(step, count) for step, count in enumerate(self._schedule(request)) if count] for request in requests
+        ]
+        self.done = 0
+        self.active = list(range(len(requests)))
+
+    def _schedule(self, request: Request) -> list[int]:
+        recipe = request.recipe
+        return reveal_schedule(
+            request.target_frames, recipe.num_step, recipe.t_shift, self.model.config.num_audio_codebook
+        )
+
+    def _embed_prefix(self, request: Request) -> Tensor:
+        """Embeddings of what stays fixed in the conditional document: prompt text and reference frames [L, H]."""
+        text = self.model.embed_text(torch.tensor(request.prompt_ids, device=self.device))
+        if request.reference is None:
+            return text
+        reference = torch.from_numpy(request.reference.T.astype(np.int64)).to(self.device)
+        return torch.cat([text, self.model.embed_audio(reference)])
+
+    def step(self) -> float:
+        """Runs one diffusion step for every active request and drops those that are complete."""
+        active = self.active
+        requests = [self.requests[i] for i in active]
+        frames = [request.target_frames for request in requests]
+        guided = [i for i in active if self.requests[i].recipe.guidance_scale > 0]
+        targets = {i: self.model.embed_audio(self.canvases[i]) for i in active}
+        documents = [torch.cat([self.prefixes[i], targets[i]]) for i in active] + [targets[i] for i in guided]
+        logits = self.model(documents, frames + [self.requests[i].target_frames for i in guided])
+        canvas = torch.cat([self.canvases[i] for i in active])
+        canvas = self._reveal(logits[: len(canvas)], logits[len(canvas) :], canvas, requests, frames)
+        for i, rows in zip(active, canvas.split(frames), strict=True):
+            self.canvases[i] = rows
+        work = sum(self.requests[i].target_frames / len(self.steps[i]) for i in active)
+        self.done += 1
+        self.active = [i for i in active if self.done < len(self.steps[i])]
+        return work
+
+    def _reveal(
+        self, cond: Tensor, uncond: Tensor, canvas: Tensor, requests: list[Request], frames: list[int]
+    ) -> Tensor:
+        """Samples all cells and commits the best of each request. cond [N, C, V], uncond [M, C, V], canvas [N, C]."""
+        device, mask_id = self.device, self.model.config.audio_mask_id
+        recipes = [request.recipe for request in requests]
+        seeds = [request.seed for request in requests]
+        step, count = torch.tensor([self.steps[i][self.done] for i in self.active], device=device).unbind(1)
+        request_of_row = torch.arange(len(frames), device=device).repeat_interleave(torch.tensor(frames, device=device))
+        frame_of_row = torch.cat([torch.arange(n, device=device) for n in frames])
+        first_row = torch.tensor(frames, device=device).cumsum(0) - torch.tensor(frames, device=device)
+
+        sampling = SamplingParams.stack(
+            [r.guidance_scale for r in recipes],
+            [r.class_temperature for r in recipes],
+            [r.top_ratio for r in recipes],
+            seeds,
+            device,
+        )
+        ranking = RankingParams(
+            torch.tensor([r.layer_penalty_factor for r in recipes], dtype=torch.float32, device=device),
+            torch.tensor([r.position_temperature for r in recipes], dtype=torch.float32, device=device),
+            sampling.seed,
+        )
+        samples = sample(cond, uncond, sampling, request_of_row, frame_of_row, step, mask_id)
+        scores = rank_scores(samples, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
+        return commit(canvas, samples.tokens, top_cells(scores, request_of_row, first_row, count))
+
+    def finished_codes(self) -> list[np.ndarray]:
+        """The canvases as int16 [codebooks, T]."""
+        return [canvas.T.to(torch.int16).cpu().numpy() for canvas in self.canvases]

@@ -1,0 +1,105 @@
+"""A look ahead: the batches that a job would run, from a manifest and a tokenizer alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from omnitts.audio import read_audio
+from omnitts.errors import InputError
+from omnitts.manifest import Utterance
+from omnitts.model.duration import FRAME_RATE
+from omnitts.model.voice import load_voice, prepare_reference
+from omnitts.prepare import ReferenceLike, plan_batches, plan_pieces, too_long, windows
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch: clips in it, target frames, positions in its packed row, the longest clip's steps."""
+
+    items: int
+    frames: int
+    positions: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """An utterance that would fail, and why."""
+
+    id: str
+    reason: str
+
+
+def plan_job(
+    tokenizer: "Tokenizer", utterances: Sequence[Utterance], max_positions: int
+) -> Iterator[BatchPlan | Unusable]:
+    """The batches in the order in which `TTS.stream` runs them."""
+    reference_of = lru_cache(maxsize=4096)(_reference)
+    for window in windows(utterances):
+        usable, references = [], []
+        for utterance in window:
+            try:
+                reference = reference_of(
+                    utterance.voice, utterance.ref_audio, utterance.ref_text, utterance.recipe.preprocess_prompt
+                )
+            except InputError as error:
+                yield Unusable(utterance.id, str(error))
+            else:
+                usable.append(utterance)
+                references.append(reference)
+        pieces = plan_pieces(tokenizer, usable, references, [0] * len(usable))
+        refused = {piece.owner: reason for piece in pieces if (reason := too_long(piece))}
+        yield from (Unusable(usable[owner].id, reason) for owner, reason in refused.items())
+        pieces = [piece for piece in pieces if piece.owner not in refused]
+        for batch in plan_batches(pieces, max_positions):
+            yield BatchPlan(
+                len(batch),
+                sum(piece.target_frames for piece in batch),
+                sum(piece.positions for piece in batch),
+                max(piece.recipe.num_step for piece in batch),
+            )
+
+
+def _reference(
+    voice: str | None, ref_audio: str | None, ref_text: str | None, preprocess: bool
+) -> ReferenceLike | None:
+    """A reference as far as planning needs it: its audio is trimmed, which sets its length, but not encoded."""
+    if voice is not None:
+        return load_voice(voice)
+    if ref_audio is None:
+        return None
+    reference = prepare_reference(*read_audio(ref_audio), ref_text, preprocess=preprocess)
+    return _Planned(reference.text, reference.frames)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A reference without its samples, so that many can be kept."""
+
+    text: str
+    frames: int
+
+
+def describe(plans: Iterator[BatchPlan | Unusable]) -> Iterator[str]:
+    """The plan as text: a line a batch, one for each utterance that would fail, and the sums."""
+    batches: list[BatchPlan] = []
+    failing = 0
+    yield f"{'batch':>6} {'items':>6} {'frames':>8} {'positions':>10} {'steps':>6} {'audio s':>9}"
+    for plan in plans:
+        if isinstance(plan, Unusable):
+            failing += 1
+            yield f"would fail: {plan.id}: {plan.reason}"
+            continue
+        batches.append(plan)
+        seconds = plan.frames / FRAME_RATE
+        yield f"{len(batches):>6} {plan.items:>6} {plan.frames:>8} {plan.positions:>10} {plan.steps:>6} {seconds:>9.1f}"
+    items, frames = sum(p.items for p in batches), sum(p.frames for p in batches)
+    positions = sum(p.positions for p in batches)
+    yield (
+        f"{len(batches)} batches, {items} items, {frames} frames ({frames / FRAME_RATE:.1f} s of audio), "
+        f"{positions} positions, padding 0 %" + (f", {failing} would fail" if failing else "")
+    )

@@ -1,0 +1,158 @@
+"""The diffusion loop: the published decoder's tokens, and independence of the batch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from omnitts import engine
+from omnitts.engine import Request, generate
+from omnitts.model import backbone, canvas
+from omnitts.model.checkpoint import load_model, load_tokenizer, open_checkpoint
+from omnitts.model.text import encode_prompt
+from omnitts.recipe import Recipe
+from omnitts.sampler import reference
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint_dir):
+    return load_model(open_checkpoint(checkpoint_dir), "cpu", torch.float32)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint_dir):
+    return load_tokenizer(open_checkpoint(checkpoint_dir))
+
+
+def loop_requests(case: dict, vectors: dict, tokenizer) -> list[Request]:
+    recipe = Recipe(**{"position_temperature": 0.0, "class_temperature": 0.0, **case["config"]})
+    requests = []
+    for item in case["items"]:
+        prompt = encode_prompt(
+            tokenizer,
+            item["text"],
+            language=item["lang"],
+            instruct=item["instruct"],
+            ref_text=item["ref_text"],
+            denoise=recipe.denoise,
+        )
+        codes = None if item["ref"] is None else vectors[f"codec/encode/{item['ref']}/codes"].numpy()
+        requests.append(Request(prompt, codes, item["target_len"], recipe, seed=1))
+    return requests
+
+
+def mismatches(model, tokenizer, cases, vectors) -> int:
+    """Cells of all published loops that come out otherwise."""
+    wrong = 0
+    for number, case in enumerate(cases["loops"]):
+        made = generate(model, loop_requests(case, vectors, tokenizer))
+        for item, codes in enumerate(made):
+            wrong += int((codes != vectors[f"loop/{number}/{item}/tokens"].numpy()).sum())
+    return wrong
+
+
+def test_published_loops(model, tokenizer, cases, vectors):
+    assert mismatches(model, tokenizer, cases, vectors) == 0
+
+
+def interleaved(x, rope):
+    cos, sin = rope
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+
+
+def shifted_schedule(*arguments):
+    reveal = canvas.reveal_schedule(*arguments)
+    return reveal[1:] + reveal[:1]
+
+
+MUTATIONS = {
+    "rope pairs neighbours": (backbone, "rotate", interleaved),
+    "schedule shifted by a step": (engine, "reveal_schedule", shifted_schedule),
+    "guidance without its last normalisation": (
+        reference,
+        "guided_logprobs",
+        lambda cond, uncond, scale: torch.log_softmax(cond, -1),
+    ),
+    "mask id shifted": (engine, "sample", lambda *a: reference.sample(*a[:-1], mask_id=1023)),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_loops_notice_wrong_maths(model, tokenizer, cases, vectors, monkeypatch, name):
+    module, attribute, wrong = MUTATIONS[name]
+    monkeypatch.setattr(module, attribute, wrong)
+    assert mismatches(model, tokenizer, cases, vectors) > 0
+
+
+def mixed_requests(tokenizer, vectors) -> list[Request]:
+    """Lengths, references, guidance, temperatures and step counts of all sorts."""
+    base = Recipe(num_step=6)
+    recipes = [
+        base,
+        replace(base, guidance_scale=0.0),
+        replace(base, class_temperature=0.8, top_ratio=0.3, num_step=9),
+        replace(base, position_temperature=0.0, num_step=1),
+        replace(base, guidance_scale=0.0, class_temperature=1.0, t_shift=1.0),
+        replace(base, num_step=40, layer_penalty_factor=0.0),
+    ]
+    reference = vectors["codec/encode/0/codes"].numpy()
+    return [
+        Request(
+            encode_prompt(tokenizer, f"Sentence number {i}.", ref_text="So." if i % 2 else None),
+            reference if i % 2 else None,
+            frames,
+            recipe,
+            seed=100 + i,
+        )
+        for i, (frames, recipe) in enumerate(zip([12, 7, 25, 1, 30, 3], recipes, strict=True))
+    ]
+
+
+def test_company_and_order_change_nothing(model, tokenizer, vectors):
+    requests = mixed_requests(tokenizer, vectors)
+    together = generate(model, requests)
+    for request, codes in zip(requests, together, strict=True):
+        assert codes.shape == (8, request.target_frames) and codes.dtype == np.int16
+        assert codes.min() >= 0 and codes.max() < 1024  # every cell revealed, none of them MASK
+        assert np.array_equal(codes, generate(model, [request])[0])
+    for codes, again in zip(together[::-1], generate(model, requests[::-1]), strict=True):
+        assert np.array_equal(codes, again)
+
+
+def test_seed_alone_decides(model, tokenizer, vectors):
+    request = mixed_requests(tokenizer, vectors)[2]
+    codes = generate(model, [request])[0]
+    assert np.array_equal(codes, generate(model, [request])[0])
+    assert not np.array_equal(codes, generate(model, [replace(request, seed=7)])[0])
+
+
+def test_unguided_requests_have_no_second_document(model, tokenizer, vectors, monkeypatch):
+    documents = []
+    forward = type(model).forward
+    monkeypatch.setattr(type(model), "forward", lambda self, d, t: documents.append(len(d)) or forward(self, d, t))
+    requests = mixed_requests(tokenizer, vectors)
+    generate(model, [requests[1], requests[4]])
+    assert set(documents) == {2}
+
+
+def test_idle_steps_are_skipped(model, tokenizer, vectors):
+    """One frame has 8 cells: a schedule of 40 steps reveals in at most 8 of them."""
+    steps = []
+    request = replace(mixed_requests(tokenizer, vectors)[5], target_frames=1)
+    generate(model, [request], on_step=steps.append)
+    assert len(steps) <= 8
+    assert sum(steps) == pytest.approx(1)
+
+
+def test_progress_adds_up_to_the_frames(model, tokenizer, vectors):
+    requests, work = mixed_requests(tokenizer, vectors), []
+    generate(model, requests, on_step=work.append)
+    assert sum(work) == pytest.approx(sum(request.target_frames for request in requests))
+
+
+def test_bfloat16_runs(checkpoint_dir, tokenizer, vectors):
+    model = load_model(open_checkpoint(checkpoint_dir), "cpu", torch.bfloat16)
+    codes = generate(model, mixed_requests(tokenizer, vectors)[:3])
+    assert all(c.min() >= 0 and c.max() < 1024 for c in codes)

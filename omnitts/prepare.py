@@ -166,4 +166,5 @@ def _drafts(owner: int, utterance: Utterance, reference: ReferenceLike | None, s
             seed if number == 0 else derive_seed(seed, f"chunk {number}"),
         )
         if reference is None and number == 0:
-            ref_text, ref_frames = chunk, frames  # a voice of the model's own: the first chunk sets it
+            # A voice of the model's own: the first chunk sets it, and its pace, which has the speed in it already.
+            ref_text, ref_frames, speed = chunk, frames, 1.0

@@ -218,8 +218,8 @@ def with_settings(
 ) -> Recipe:
     """`recipe` with some settings replaced, checked as a recipe file's are.
 
-    Settings that change something are added to the name, sorted: "default+num_step=24". `file`, `line` and
-    `field` say where the mapping stands, for the one InputError that tells all its bad settings.
+    Settings that change something are added to the name, sorted and each once: "default+num_step=24". `file`,
+    `line` and `field` say where the mapping stands, for the one InputError that tells all its bad settings.
     """
     values, problems = _checked(mapping, prefix=f"{field}." if field else "")
     if problems:
@@ -227,8 +227,10 @@ def with_settings(
     changed = {key: values[key] for key in sorted(values) if values[key] != getattr(recipe, key)}
     if not changed:
         return recipe
-    suffixes = [f"+{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in changed.items()]
-    return replace(recipe, name=recipe.name + "".join(suffixes), **changed)
+    base, *earlier = re.split(r"\+(?=[a-z_]+=)", recipe.name)
+    told = dict(part.split("=", 1) for part in earlier)
+    told |= {key: value if isinstance(value, str) else json.dumps(value) for key, value in changed.items()}
+    return replace(recipe, name="+".join([base, *(f"{key}={told[key]}" for key in sorted(told))]), **changed)
 
 
 def digest(recipe: Recipe) -> str:

@@ -431,7 +431,7 @@ def test_precedence_of_recipes_and_settings(read):
     assert (named.num_step, named.position_temperature, named.precision) == (24, 0.0, "float32")
     assert named.name == "greedy+num_step=24"
     assert (inline.num_step, inline.speed, inline.precision) == (8, 1.5, "float32")
-    assert inline.name == run.name + "+num_step=8+speed=1.5"
+    assert inline.name == "quality+num_step=8+precision=float32+speed=1.5"
     assert empty is run
 
 

@@ -262,7 +262,8 @@ def test_with_settings_changes_and_names():
     assert settings_of(recipe) == PUBLISHED | {"speed": 1.25, "num_step": 24, "seed": "random"}
     assert recipe.name == "default+num_step=24+seed=random+speed=1.25"
     assert with_settings(base, {"num_step": 32}) is base
-    assert with_settings(recipe, {"denoise": False}).name == recipe.name + "+denoise=false"
+    again = with_settings(recipe, {"denoise": False, "num_step": 8, "seed": 1})
+    assert again.name == "default+denoise=false+num_step=8+seed=1+speed=1.25"
 
 
 def test_with_settings_tells_place_and_all_problems():

@@ -1,0 +1,5 @@
+"""`python -m omnitts`."""
+
+from omnitts.cli import main
+
+main()

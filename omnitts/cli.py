@@ -1,0 +1,328 @@
+"""The command line: parse, call, print; nothing else. Exit codes: 0 all written, 1 some failed, 2 bad input."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from omnitts import __version__
+from omnitts.errors import InputError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: a user's mistake becomes its own lines on stderr, never a traceback."""
+    try:
+        sys.exit(cli.main(arguments, prog_name="omnitts", standalone_mode=False) or 0)
+    except InputError as error:
+        _complain(error)
+        sys.exit(EXIT_BAD_INPUT)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_BAD_INPUT)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output (head, say) has gone; closing stderr keeps Python's shutdown quiet about it.
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+
+
+def _complain(error: InputError) -> None:
+    lines = str(error).splitlines()
+    for line in lines:
+        click.echo(f"error: {line}", err=True)
+    if len(lines) > 1:
+        click.echo(f"{len(lines)} errors; nothing was started", err=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="omnitts")
+def cli() -> None:
+    """Batch speech synthesis: manifests in, audio files out.
+
+    \b
+      omnitts check lines.jsonl                     is the manifest all right?
+      omnitts plan  lines.jsonl                     what would be run?
+      omnitts synth lines.jsonl --out wavs/         voice it
+
+    A manifest is JSON Lines ({"id": ..., "text": ...}, one utterance a line), a .txt file (a line an
+    utterance) or a .lst list (id|ref_text|ref_audio|text).
+    """
+
+
+def _options(*options: Any) -> Any:
+    """One decorator of several options, for commands that share them."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+manifest_options = _options(
+    click.argument("manifest", metavar="MANIFEST"),
+    click.option(
+        "--recipe",
+        default="default",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="Sampling settings: a name from `omnitts recipes`, or a YAML file.",
+    ),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a setting of the recipe, for example --set num_step=24. May be repeated.",
+    ),
+    click.option(
+        "--voice",
+        metavar="FILE",
+        help="Voice for the lines without one of their own, made by `omnitts voice create`.",
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N utterances."),
+)
+
+model_option = click.option(
+    "--model",
+    metavar="FOLDER|HUB_ID",
+    help="Checkpoint: a folder, or a hub id such as k2-fsa/OmniVoice. Default: the bundled one.",
+)
+
+device_option = click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cpu|cuda[:N]",
+    help="Where to run; auto is the first GPU, else the CPU.",
+)
+
+positions_option = click.option(
+    "--max-positions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Most positions in a batch: bounds memory, changes no result.  [default: 8192]",
+)
+
+
+@cli.command()
+@manifest_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder for the results.")
+@model_option
+@device_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    show_default=True,
+    help="Arithmetic of the model; auto follows the recipe's precision, else suits the device.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["wav", "flac", "ogg", "mp3"]),
+    default="wav",
+    show_default=True,
+    help="Audio format, 24 kHz mono; wav and flac are 16-bit PCM.",
+)
+@positions_option
+@click.option("--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no notes; warnings and errors still go to stderr.")
+def synth(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    out: Path,
+    model: str | None,
+    device: str,
+    dtype: str,
+    format: str,
+    max_positions: int | None,
+    save_codes: bool,
+    quiet: bool,
+) -> int:
+    """Voice every line of MANIFEST into DIR.
+
+    Writes DIR/ID.wav, DIR/results.jsonl (a line an utterance) and DIR/summary.json. MANIFEST may be - for
+    standard input. Everything is checked before work starts. An utterance that fails later is recorded in
+    results.jsonl and costs no other; the exit code is 0 only if all were written, 1 if some failed, 2 if the
+    input was refused.
+
+    \b
+      omnitts synth lines.jsonl --out wavs/ --recipe fast
+      omnitts synth lines.jsonl --out wavs/ --model k2-fsa/OmniVoice --device cuda
+      echo '{"text": "Hello."}' | omnitts synth - --out wavs/ --set num_step=8
+    """
+    run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
+
+    from omnitts import job, tts
+    from omnitts.files import check_folder
+    from omnitts.model.checkpoint import open_checkpoint, resolve_model
+    from omnitts.packing import DEFAULT_MAX_POSITIONS
+
+    output = job.Output(out, format, save_codes)
+    check_folder(out, "--out")
+    torch_device = tts.resolve_device(device)
+    torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
+    if model is None and not quiet:
+        click.echo(BUNDLED_NOTE, err=True)
+    speaker = tts.load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, torch_dtype)
+    speaker.check_voices(lines.utterances)
+    totals = job.run_job(
+        speaker,
+        lines.utterances,
+        output,
+        max_positions=max_positions or DEFAULT_MAX_POSITIONS,
+        progress=job.Bar(len(lines.utterances), quiet=quiet),
+    )
+    if not quiet or totals.failed or totals.interrupted:
+        click.echo(_closing_line(totals, output), err=True)
+    if totals.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if totals.failed else 0
+
+
+BUNDLED_NOTE = (
+    "note: using the bundled checkpoint, which is random and makes noise, to try the tool with; "
+    "for speech: --model k2-fsa/OmniVoice"
+)
+
+
+def _closing_line(totals: Any, output: Any) -> str:
+    factor = totals.real_time_factor
+    line = f"{totals.written} of {totals.utterances} written to {output.folder}"
+    if totals.failed:
+        line += f", {totals.failed} failed (see {output.folder / 'results.jsonl'})"
+    if totals.interrupted:
+        line += ", interrupted"
+    if factor is not None:
+        line += f"; {totals.audio_seconds:.1f} s of audio in {totals.wall_seconds:.1f} s, real-time factor {factor:.3f}"
+    return line
+
+
+def _read(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> Any:
+    """Reads recipe and manifest and prints the warnings; returns (recipe of the run, Manifest)."""
+    from omnitts.manifest import read_manifest
+    from omnitts.recipe import load_recipe, parse_settings, with_settings
+
+    overrides = parse_settings(settings)
+    base = load_recipe(recipe)
+    run_recipe = with_settings(base, overrides, file="--set")
+    lines = read_manifest(manifest, recipe=base, settings=overrides, voice=voice, limit=limit)
+    for warning in lines.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return run_recipe, lines
+
+
+@cli.command()
+@manifest_options
+def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> None:
+    """Validate MANIFEST, its recipes and its reference audio, without loading a model.
+
+    All errors are reported together, each with file, line and field. Exit code 0 if there are none, else 2.
+    """
+    _, lines = _read(manifest, recipe, settings, voice, limit)
+    references = {u.ref_audio for u in lines.utterances if u.ref_audio} | {u.voice for u in lines.utterances if u.voice}
+    recipes = {u.recipe.name for u in lines.utterances}
+    click.echo(
+        f"{lines.name}: {_count(len(lines.utterances), 'utterance')}, {_count(len(references), 'reference')}, "
+        f"{_count(len(recipes), 'recipe')}: all right"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+@cli.command()
+@manifest_options
+@model_option
+@positions_option
+def plan(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    model: str | None,
+    max_positions: int | None,
+) -> None:
+    """Print the batches that `synth` would run for MANIFEST, without loading a model.
+
+    Positions are what a batch's packed row holds: prompt, reference and target of each clip, and the target once
+    more where it is guided. Nothing is padded. Only the tokenizer of the checkpoint is read.
+    """
+    _, lines = _read(manifest, recipe, settings, voice, limit)
+
+    from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
+    from omnitts.packing import DEFAULT_MAX_POSITIONS
+    from omnitts.plan import describe, plan_job
+
+    tokenizer = load_tokenizer(open_checkpoint(resolve_model(model)))
+    for line in describe(plan_job(tokenizer, lines.utterances, max_positions or DEFAULT_MAX_POSITIONS)):
+        click.echo(line)
+
+
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def recipes(context: click.Context) -> None:
+    """List the named recipes; `recipes show NAME` prints one."""
+    if context.invoked_subcommand is None:
+        from omnitts.recipe import named_recipes
+
+        for name, recipe in named_recipes().items():
+            click.echo(f"{name:<10} {recipe.num_step:>3} steps   {recipe.description}")
+
+
+@recipes.command("show")
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a setting first.")
+def recipes_show(name: str, settings: tuple[str, ...]) -> None:
+    """Print all settings of a recipe as YAML, with what they mean: a start for one of your own."""
+    from omnitts.recipe import dump_yaml, load_recipe, parse_settings, with_settings
+
+    click.echo(dump_yaml(with_settings(load_recipe(name), parse_settings(settings), file="--set")), nl=False)
+
+
+@cli.group()
+def voice() -> None:
+    """Make voices out of reference audio."""
+
+
+@voice.command("create")
+@click.argument("ref_audio", metavar="REF_AUDIO")
+@click.option("--text", required=True, metavar="TRANSCRIPT", help="The words spoken in REF_AUDIO.")
+@click.option(
+    "-o",
+    "--out",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="NAME.safetensors",
+    help="The voice file to write.",
+)
+@model_option
+@device_option
+def voice_create(ref_audio: str, text: str, path: Path, model: str | None, device: str) -> None:
+    """Encode REF_AUDIO once, for a manifest's `voice` field or --voice.
+
+    3 to 10 seconds of clean speech serve best. A voice belongs to the codec of the checkpoint that made it.
+    """
+    from omnitts import tts
+    from omnitts.files import check_folder
+    from omnitts.model.voice import save_voice
+
+    check_folder(path.parent, "--out")
+    made = tts.load(model, device=device).encode_voice(ref_audio, text)
+    save_voice(path, made)
+    click.echo(f"{path}: {made.frames} frames, {made.frames / 25:.1f} s")

@@ -1,0 +1,191 @@
+"""A whole manifest: run the utterances, write audio as it comes, report on each and on all."""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from omnitts.audio import write_audio
+from omnitts.files import atomic_path
+from omnitts.manifest import Utterance
+from omnitts.model.duration import FRAME_RATE
+from omnitts.recipe import digest
+from omnitts.tts import TTS, Speech
+
+RESULTS = "results.jsonl"
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where and how results are written."""
+
+    folder: Path
+    format: str = "wav"
+    save_codes: bool = False
+
+
+@dataclass
+class Totals:
+    """The sums of a run."""
+
+    utterances: int
+    written: int = 0
+    failed: int = 0
+    audio_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Seconds of work for a second of audio."""
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
+
+
+def run_job(
+    tts: TTS, utterances: Sequence[Utterance], output: Output, *, max_positions: int, progress: "Bar"
+) -> Totals:
+    """Voices all utterances into the output folder.
+
+    Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json
+    closes the run, also one that Ctrl-C ended. An utterance that fails is recorded and costs no other.
+    """
+    totals = Totals(len(utterances))
+    started, clock = datetime.now(timezone.utc), time.monotonic()
+    with open(output.folder / RESULTS, "w", encoding="utf-8") as results:
+        try:
+            for speech in tts.stream(utterances, max_positions=max_positions, progress=progress):
+                _record(_write(speech, output, tts.sample_rate), results, totals)
+                progress.finished(totals)
+        except KeyboardInterrupt:
+            totals.interrupted = True
+        finally:
+            progress.close()
+    totals.wall_seconds = time.monotonic() - clock
+    _write_json(output.folder / SUMMARY, _summary(tts, totals, started, max_positions))
+    return totals
+
+
+def _write(speech: Speech, output: Output, sample_rate: int) -> dict[str, Any]:
+    """Writes an utterance's files; returns its line for results.jsonl."""
+    path = output.folder / f"{speech.id}.{output.format}"
+    error = speech.error
+    if error is None:
+        try:
+            write_audio(path, speech.audio, sample_rate, output.format)
+            if output.save_codes:
+                _write_codes(output.folder / f"{speech.id}.codes.npy", speech.codes)
+        except OSError as failure:
+            error = f"cannot write {path.name}: {failure.strerror or failure}"
+    written = error is None
+    return {
+        "id": speech.id,
+        "status": "ok" if written else "failed",
+        "path": path.name if written else None,
+        "seconds": round(speech.seconds, 3) if written else 0.0,
+        "frames": speech.frames if written else 0,
+        "seed": speech.seed,
+        "recipe": speech.recipe.name,
+        "recipe_digest": digest(speech.recipe),
+        "error": error,
+    }
+
+
+def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
+    if line["status"] == "ok":
+        totals.written += 1
+        totals.audio_seconds += line["seconds"]
+    else:
+        totals.failed += 1
+        tqdm.write(f"{line['id']}: {line['error']}", file=sys.stderr)
+    results.write(json.dumps(line, ensure_ascii=False) + "\n")
+    results.flush()
+
+
+def _write_codes(path: Path, codes: np.ndarray) -> None:
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, codes)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) -> dict[str, Any]:
+    factor = totals.real_time_factor
+    return {
+        "utterances": totals.utterances,
+        "written": totals.written,
+        "failed": totals.failed,
+        "interrupted": totals.interrupted,
+        "audio_seconds": round(totals.audio_seconds, 3),
+        "wall_seconds": round(totals.wall_seconds, 3),
+        "real_time_factor": None if factor is None else round(factor, 4),
+        "started": started.isoformat(timespec="seconds"),
+        "model": str(tts.checkpoint.path),
+        "model_digest": tts.checkpoint.digest,
+        "device": str(tts.device),
+        "dtype": str(tts.dtype).removeprefix("torch."),
+        "max_positions": max_positions,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("omnitts", "torch", "transformers", "tokenizers", "soundfile")},
+        },
+    }
+
+
+class _SecondsBar(tqdm):
+    """tqdm counts in floats here; shows them with one decimal, and "?" until the total is known."""
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        values = super().format_dict
+        total = values["total"]
+        values.update(done=f"{values['n']:.1f}", all="?" if total is None else f"{total:.1f}")
+        return values
+
+
+class Bar:
+    """The progress bar: seconds of audio made, of those to make, with the running real-time factor."""
+
+    def __init__(self, utterances: int, *, quiet: bool):
+        self._utterances = utterances
+        self._planned_utterances = 0
+        self._planned_seconds = 0.0
+        self._bar = _SecondsBar(
+            disable=quiet,
+            dynamic_ncols=True,
+            bar_format="{l_bar}{bar}| {done}/{all} s of audio [{elapsed}<{remaining}{postfix}]",
+        )
+        self._start = time.monotonic()
+
+    def planned(self, utterances: int, frames: int) -> None:
+        """A window was planned; what comes after it is taken to be like what has been seen."""
+        self._planned_utterances += utterances
+        self._planned_seconds += frames / FRAME_RATE
+        self._bar.total = self._planned_seconds * self._utterances / self._planned_utterances
+        self._bar.refresh()
+
+    def advanced(self, frames: float) -> None:
+        self._bar.update(frames / FRAME_RATE)
+
+    def finished(self, totals: Totals) -> None:
+        """An utterance ended: shows the running real-time factor and the failures."""
+        elapsed = time.monotonic() - self._start
+        shown = {"rtf": f"{elapsed / totals.audio_seconds:.3f}"} if totals.audio_seconds else {}
+        if totals.failed:
+            shown["failed"] = str(totals.failed)
+        self._bar.set_postfix(shown, refresh=False)
+
+    def close(self) -> None:
+        self._bar.close()

@@ -1,0 +1,295 @@
+"""Text in, speech out: loads a checkpoint and runs prepare -> engine -> codec for any number of utterances."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from os import PathLike
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from omnitts.audio import SAMPLE_RATE, join_chunks, postprocess, read_audio
+from omnitts.engine import Request, generate
+from omnitts.errors import InputError
+from omnitts.manifest import Utterance, read_utterances
+from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint, resolve_model
+from omnitts.model.codec import load_codec
+from omnitts.model.voice import Voice, load_voice, prepare_reference
+from omnitts.packing import DEFAULT_MAX_POSITIONS
+from omnitts.prepare import Piece, plan_batches, plan_pieces, too_long, utterance_seed, windows
+from omnitts.recipe import Recipe, load_recipe, with_settings
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class SynthesisError(RuntimeError):
+    """An utterance could not be made; the message names it and says why."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """One utterance's result. On failure `error` says why, and `audio` and `codes` are None."""
+
+    id: str
+    recipe: Recipe
+    seed: int  # as a line's `seed`, it makes this clip again
+    sample_rate: int = SAMPLE_RATE
+    audio: np.ndarray | None = None  # float32 [samples]
+    codes: np.ndarray | None = None  # int16 [codebooks, frames]; the chunks of a long text end to end
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.audio is None else len(self.audio) / self.sample_rate
+
+    @property
+    def frames(self) -> int:
+        return 0 if self.codes is None else self.codes.shape[1]
+
+
+class Progress(Protocol):
+    """Hears of the work: frames (25 a second) that a window of utterances will need, and frames done."""
+
+    def planned(self, utterances: int, frames: int) -> None: ...
+
+    def advanced(self, frames: float) -> None: ...
+
+
+class _Silent:
+    def planned(self, utterances: int, frames: int) -> None:
+        pass
+
+    def advanced(self, frames: float) -> None:
+        pass
+
+
+def load(model: str | PathLike | None = None, *, device: str = "auto", dtype: str = "auto") -> "TTS":
+    """Loads a checkpoint: a folder, a hub id such as "k2-fsa/OmniVoice", or None for the bundled one.
+
+    device: "auto" (the first GPU, else the CPU), "cpu", "cuda" or "cuda:N".
+    dtype: of the backbone: "float32", "bfloat16", "float16", or "auto": float32 on the CPU, bfloat16 on a GPU.
+    Raises InputError when the checkpoint or the device is not as it should be.
+    """
+    torch_device = resolve_device(device)
+    return load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, resolve_dtype(dtype, torch_device))
+
+
+def load_checkpoint(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> "TTS":
+    """Reads the tensors of an opened checkpoint."""
+    return TTS(
+        checkpoint,
+        load_tokenizer(checkpoint),
+        load_model(checkpoint, device, dtype),
+        load_codec(checkpoint, device),
+        device,
+        dtype,
+    )
+
+
+def resolve_device(device: str) -> torch.device:
+    """ "auto" | "cpu" | "cuda" | "cuda:N" -> torch.device; InputError when it is not there."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+        raise InputError(f"no device is called {device!r}: use auto, cpu, cuda or cuda:N", field="device")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("torch sees no CUDA device here: use --device cpu, or install a CUDA build", field="device")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise InputError(f"there is no {device}: the devices here are cuda:0 to cuda:{last}", field="device")
+    return torch.device(device)
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """ "auto" is float32 on the CPU, where it is fastest and repeats exactly, and bfloat16 on a GPU."""
+    if dtype == "auto":
+        dtype = "float32" if device.type == "cpu" else "bfloat16"
+    if dtype not in _DTYPES:
+        raise InputError(f"no dtype is called {dtype!r}: use auto, {', '.join(_DTYPES)}", field="dtype")
+    return _DTYPES[dtype]
+
+
+@dataclass
+class _Take:
+    """An utterance on its way: its pieces' codes fill `chunks`, or `error` says why it cannot be made."""
+
+    utterance: Utterance
+    seed: int
+    voice: Voice | None
+    chunks: dict[int, np.ndarray] = field(default_factory=dict)
+    chunk_count: int = 0
+    error: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.error is not None or len(self.chunks) == self.chunk_count
+
+
+def _request(piece: Piece, take: _Take) -> Request:
+    reference = None
+    if piece.follows_first:
+        reference = take.chunks[0]
+    elif take.voice is not None:
+        reference = take.voice.codes
+    return Request(piece.prompt_ids, reference, piece.target_frames, piece.recipe, piece.seed)
+
+
+class TTS:
+    """A loaded checkpoint. `synthesize` is for Python, `stream` for jobs, `encode_voice` for references."""
+
+    sample_rate = SAMPLE_RATE
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: Any,
+        model: Any,
+        codec: Any,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        self.checkpoint = checkpoint
+        self.tokenizer = tokenizer
+        self.model = model
+        self.codec = codec
+        self.device = device
+        self.dtype = dtype
+        self._reference_voice = lru_cache(maxsize=4096)(self._encode_reference)
+        self._stored_voice = lru_cache(maxsize=4096)(load_voice)
+
+    def synthesize(
+        self,
+        items: Iterable[str | Mapping[str, Any]],
+        *,
+        recipe: str | Recipe = "default",
+        max_positions: int = DEFAULT_MAX_POSITIONS,
+        **settings: Any,
+    ) -> list[Speech]:
+        """Makes speech of texts, or of mappings with a manifest line's fields, and returns it in their order.
+
+        recipe: a name, a file or a Recipe; further keywords override its settings (num_step=24).
+        Raises InputError for bad input before any work starts, SynthesisError when an utterance fails.
+        """
+        chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        chosen = with_settings(chosen, settings)
+        fields = [{"text": item} if isinstance(item, str) else dict(item) for item in items]
+        utterances = read_utterances(fields, recipe=chosen)
+        self.check_voices(utterances)
+        done = {speech.id: speech for speech in self.stream(utterances, max_positions=max_positions)}
+        for speech in done.values():
+            if speech.error is not None:
+                raise SynthesisError(f"{speech.id}: {speech.error}")
+        return [done[utterance.id] for utterance in utterances]
+
+    def stream(
+        self,
+        utterances: Sequence[Utterance],
+        *,
+        max_positions: int = DEFAULT_MAX_POSITIONS,
+        progress: Progress | None = None,
+    ) -> Iterator[Speech]:
+        """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
+
+        An utterance's result does not depend on the others, nor on max_positions (on the CPU, to the last bit).
+        """
+        for window in windows(utterances):
+            yield from self._run_window(window, max_positions, progress or _Silent())
+
+    def _run_window(self, window: list[Utterance], max_positions: int, progress: Progress) -> Iterator[Speech]:
+        takes = []
+        for utterance in window:
+            take = _Take(utterance, utterance_seed(utterance), None)
+            try:
+                take.voice = self.voice_of(utterance)
+                takes.append(take)
+            except InputError as error:
+                take.error = str(error)
+                yield self._finish(take)
+        pieces = plan_pieces(
+            self.tokenizer, [t.utterance for t in takes], [t.voice for t in takes], [t.seed for t in takes]
+        )
+        for piece in pieces:
+            take = takes[piece.owner]
+            take.chunk_count += 1
+            take.error = take.error or too_long(piece)
+        yield from (self._finish(take) for take in takes if take.error is not None)
+        pieces = [piece for piece in pieces if takes[piece.owner].error is None]
+        progress.planned(len(window), sum(piece.target_frames for piece in pieces))
+        for batch in plan_batches(pieces, max_positions):
+            batch = [piece for piece in batch if takes[piece.owner].error is None]
+            self._run_batch(batch, takes, progress)
+            for owner in dict.fromkeys(piece.owner for piece in batch):
+                if takes[owner].ended:
+                    yield self._finish(takes[owner])
+                    takes[owner].chunks.clear()
+
+    def _run_batch(self, pieces: list[Piece], takes: list[_Take], progress: Progress) -> None:
+        """Generates the codes of a batch; when that fails, each piece gets a try alone, so that one costs no other."""
+        requests = [_request(piece, takes[piece.owner]) for piece in pieces]
+        try:
+            codes = generate(self.model, requests, on_step=progress.advanced) if requests else []
+        except RuntimeError as error:
+            if len(pieces) > 1:
+                for piece in pieces:
+                    if takes[piece.owner].error is None:
+                        self._run_batch([piece], takes, progress)
+            else:
+                takes[pieces[0].owner].error = f"generation failed: {error}"
+            return
+        for piece, canvas in zip(pieces, codes, strict=True):
+            takes[piece.owner].chunks[piece.chunk] = canvas
+
+    def _finish(self, take: _Take) -> Speech:
+        """Decodes and post-processes a complete take."""
+        utterance, recipe = take.utterance, take.utterance.recipe
+        if take.error is not None:
+            return Speech(utterance.id, recipe, take.seed, error=take.error)
+        chunks = [codes for _, codes in sorted(take.chunks.items())]
+        wave = join_chunks([self.codec.decode(codes) for codes in chunks])
+        if not np.isfinite(wave).all():
+            return Speech(utterance.id, recipe, take.seed, error="the decoded audio is not finite")
+        audio = postprocess(
+            wave,
+            ref_rms=None if take.voice is None else take.voice.rms,
+            postprocess_output=recipe.postprocess_output,
+        )
+        if not audio.any():
+            return Speech(utterance.id, recipe, take.seed, error="the audio came out empty: all of it is silence")
+        return Speech(utterance.id, recipe, take.seed, audio=audio, codes=np.concatenate(chunks, axis=1))
+
+    def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:
+        """Encodes reference audio and its transcript once, for use as a `voice`. Raises InputError."""
+        if not text.strip():
+            raise InputError("the transcript is empty: give the words spoken in the recording", file=ref_audio)
+        audio, sample_rate = read_audio(ref_audio)
+        try:
+            reference = prepare_reference(audio, sample_rate, text, preprocess=preprocess)
+        except InputError as error:
+            raise InputError(error.message, file=ref_audio) from None
+        codes = self.codec.encode(reference.wave)
+        return Voice(codes, reference.text, reference.rms, self.checkpoint.codec_digest)
+
+    def check_voices(self, utterances: Iterable[Utterance]) -> None:
+        """Raises InputError when a voice file was made with another codec than this checkpoint's."""
+        for path, line in {u.voice: u.line for u in utterances if u.voice is not None}.items():
+            made_with = self._stored_voice(path).codec
+            if made_with != self.checkpoint.codec_digest:
+                raise InputError(
+                    f"{path} was made with another codec ({made_with}) than this checkpoint's "
+                    f"({self.checkpoint.codec_digest}): make it again with `omnitts voice create`",
+                    line=line,
+                    field="voice",
+                )
+
+    def voice_of(self, utterance: Utterance) -> Voice | None:
+        """The reference of an utterance: a stored voice, encoded audio (cached), or None. Raises InputError."""
+        if utterance.voice is not None:
+            return self._stored_voice(utterance.voice)
+        if utterance.ref_audio is not None:
+            return self._reference_voice(utterance.ref_audio, utterance.ref_text, utterance.recipe.preprocess_prompt)
+        return None
+
+    def _encode_reference(self, ref_audio: str, ref_text: str, preprocess: bool) -> Voice:
+        return self.encode_voice(ref_audio, ref_text, preprocess=preprocess)

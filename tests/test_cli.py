@@ -1,0 +1,332 @@
+"""The command line: what it writes, what it says, and the exit codes that scripts trust."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from omnitts import cli
+
+ROOT = Path(__file__).parent.parent
+FAST = ("--set", "num_step=2")
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command in this process; returns (exit code, stdout, stderr) and insists on no traceback."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    def write(*records, name="lines.jsonl") -> Path:
+        path = tmp_path / name
+        lines = (record if isinstance(record, str) else json.dumps(record, ensure_ascii=False) for record in records)
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def recording(vectors, tmp_path) -> Path:
+    path = tmp_path / "reference.wav"
+    soundfile.write(path, vectors["codec/encode/0/audio"].numpy(), 24000)
+    return path
+
+
+def results_of(folder: Path) -> dict[str, dict]:
+    lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return {line["id"]: line for line in map(json.loads, lines)}
+
+
+def test_synth_writes_all_its_files(run, manifest, recording, tmp_path, checkpoint_dir):
+    path = manifest(
+        {"id": "plain", "text": "Hello there."},
+        {"id": "cloned", "text": "Hello again.", "ref_audio": "reference.wav", "ref_text": "So it is."},
+        {"id": "own", "text": "Hello.", "recipe": {"num_step": 3}, "seed": 11},
+    )
+    out = tmp_path / "deep" / "wavs"
+    code, printed, said = run("synth", path, "--out", out, "--model", checkpoint_dir, "--save-codes", *FAST)
+    assert code == 0 and printed == ""
+    assert "3 of 3 written" in said
+    assert sorted(p.name for p in out.iterdir()) == sorted(
+        ["results.jsonl", "summary.json"]
+        + [f"{i}{s}" for i in ("plain", "cloned", "own") for s in (".wav", ".codes.npy")]
+    )
+    results = results_of(out)
+    for name, line in results.items():
+        info = soundfile.info(out / line["path"])
+        assert (info.samplerate, info.channels, info.subtype) == (24000, 1, "PCM_16")
+        assert line["seconds"] == pytest.approx(info.frames / 24000, abs=1e-3)
+        codes = np.load(out / f"{name}.codes.npy")
+        assert codes.dtype == np.int16 and codes.shape == (8, line["frames"])
+        assert (line["status"], line["error"]) == ("ok", None)
+    assert results["own"]["seed"] == 11
+    assert results["own"]["recipe"] == "default+num_step=3"
+    assert results["plain"]["recipe"] == "default+num_step=2"
+    assert results["own"]["recipe_digest"] != results["plain"]["recipe_digest"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["utterances"], summary["written"], summary["failed"]) == (3, 3, 0)
+    assert summary["audio_seconds"] == pytest.approx(sum(line["seconds"] for line in results.values()), abs=0.01)
+    assert summary["real_time_factor"] > 0 and summary["device"] == "cpu" and summary["dtype"] == "float32"
+    assert summary["versions"]["torch"]
+
+
+@pytest.mark.parametrize("format", ["wav", "flac", "ogg", "mp3"])
+def test_formats_repeat_to_the_byte(run, manifest, tmp_path, checkpoint_dir, format):
+    path = manifest({"id": "a", "text": "Hi."})
+    made = []
+    for folder in ("one", "two"):
+        out = tmp_path / folder
+        assert run("synth", path, "--out", out, "--model", checkpoint_dir, "--format", format, "--quiet", *FAST)[0] == 0
+        assert soundfile.info(out / f"a.{format}").samplerate == 24000
+        made.append((out / f"a.{format}").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_quiet_says_nothing(run, manifest, tmp_path, checkpoint_dir):
+    path = manifest({"text": "Hi."})
+    assert run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, "--quiet", *FAST) == (0, "", "")
+
+
+def test_the_bundled_checkpoint_says_that_it_makes_noise(run, manifest, tmp_path):
+    code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", *FAST)
+    assert code == 0 and "noise" in said and "k2-fsa/OmniVoice" in said
+    assert (tmp_path / "o" / "000001.wav").exists()
+
+
+def test_a_reference_that_breaks_later_costs_no_other(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
+    """It passes the check, then is gone when its turn comes."""
+    from omnitts import tts
+
+    def vanish(path):
+        Path(path).unlink(missing_ok=True)
+        return read_audio(path)
+
+    read_audio = tts.read_audio
+    monkeypatch.setattr(tts, "read_audio", vanish)
+    path = manifest(
+        {"id": "good", "text": "Hello there."},
+        {"id": "bad", "text": "Hello.", "ref_audio": "reference.wav", "ref_text": "So it is."},
+    )
+    out = tmp_path / "out"
+    code, _, said = run("synth", path, "--out", out, "--model", checkpoint_dir, *FAST)
+    assert code == 1
+    results = results_of(out)
+    assert results["good"]["status"] == "ok" and (out / "good.wav").exists()
+    assert results["bad"]["status"] == "failed" and "reference.wav" in results["bad"]["error"]
+    assert results["bad"]["path"] is None and not (out / "bad.wav").exists()
+    assert "1 of 2 written" in said and "1 failed" in said
+    assert json.loads((out / "summary.json").read_text())["failed"] == 1
+
+
+def test_a_file_that_cannot_be_written_costs_no_other(run, manifest, tmp_path, checkpoint_dir):
+    out = tmp_path / "out"
+    (out / "blocked.wav").mkdir(parents=True)  # a folder where the file should go
+    path = manifest({"id": "blocked", "text": "Hello."}, {"id": "good", "text": "Hello."})
+    code, _, _ = run("synth", path, "--out", out, "--model", checkpoint_dir, *FAST)
+    assert code == 1
+    results = results_of(out)
+    assert results["good"]["status"] == "ok"
+    assert "blocked.wav" in results["blocked"]["error"]
+    assert not [p for p in out.iterdir() if p.name.startswith(".")]
+
+
+def test_interrupting_keeps_what_is_done(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import job
+
+    write, written = job.write_audio, []
+
+    def write_then_stop(*arguments):
+        if written:
+            raise KeyboardInterrupt
+        written.append(write(*arguments))
+
+    monkeypatch.setattr(job, "write_audio", write_then_stop)
+    path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."})
+    code, _, said = run("synth", path, "--out", tmp_path / "out", "--model", checkpoint_dir, *FAST)
+    assert code == 130 and "interrupted" in said
+    assert len(results_of(tmp_path / "out")) == 1
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["interrupted"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--set", "num_stepp=3"], "num_step"),
+        (["--set", "num_step=0"], "num_step"),
+        (["--set", "num_step"], "num_step"),
+        (["--recipe", "fsat"], "fast"),
+        (["--recipe", "none.yaml"], "none.yaml"),
+        (["--device", "gpu"], "device"),
+        (["--device", "cuda:99"], "device"),
+        (["--model", "no/such/folder"], "no/such/folder"),
+        (["--voice", "nobody.safetensors"], "nobody.safetensors"),
+        (["--format", "aiff"], "wav"),
+        (["--max-positions", "0"], "max-positions"),
+        (["--dtype", "float8"], "float32"),
+    ],
+)
+def test_bad_options_are_refused(run, manifest, tmp_path, options, told):
+    code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", *options)
+    assert code == 2 and told in said
+    assert not (tmp_path / "o" / "results.jsonl").exists()
+
+
+def test_an_out_folder_that_cannot_be_is_refused(run, manifest, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "file" / "wavs")
+    assert code == 2 and "cannot write" in said and len(said.strip().splitlines()) == 1
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(run, manifest, tmp_path):
+    code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", "--model", tmp_path)
+    assert code == 2 and "config.json" in said
+
+
+def test_all_errors_are_reported_together(run, manifest, tmp_path):
+    path = manifest(
+        {"id": "a", "text": "Fine."},
+        {"id": "../b", "text": "Hi."},
+        '{"id": "c", "text": ',
+        {"id": "a", "text": ""},
+        {"id": "d", "text": "Hi.", "speed": -1},
+    )
+    for command in (["check", path], ["plan", path], ["synth", path, "--out", tmp_path / "o"]):
+        code, _, said = run(*command)
+        assert code == 2
+        for line in (2, 3, 4, 5):
+            assert f"{path}:{line}: " in said
+    assert not (tmp_path / "o").exists()
+
+
+def test_check_counts(run, manifest, recording):
+    path = manifest(
+        {"text": "Hi."}, {"text": "Hi.", "ref_audio": "reference.wav", "ref_text": "So it is.", "flavour": 1}
+    )
+    code, printed, said = run("check", path)
+    assert code == 0 and "2 utterances, 1 reference, 1 recipe" in printed
+    assert "flavour" in said
+
+
+def test_plan_prints_batches_without_padding(run, manifest, checkpoint_dir):
+    path = manifest(*({"text": "Hello there, whoever you are."} for _ in range(10)))
+    code, printed, _ = run("plan", path, "--model", checkpoint_dir, "--max-positions", 500)
+    *_, last = printed.strip().splitlines()
+    assert code == 0 and "10 items" in last and "padding 0 %" in last
+    assert run("plan", path, "--model", checkpoint_dir, "--limit", 3)[1].count("\n") == 3
+
+
+def test_plan_is_what_synth_runs(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import tts
+
+    batches = []
+    generate = tts.generate
+    monkeypatch.setattr(tts, "generate", lambda m, r, **k: batches.append(r) or generate(m, r, **k))
+    long = "A first part of some length, then a second one; a third part, too. " * 3
+    path = manifest(
+        *({"text": "Hello there. " * (i + 1)} for i in range(5)),
+        {"text": long, "recipe": {"audio_chunk_threshold": 5, "audio_chunk_duration": 3, "num_step": 1}},
+        {"text": "Hi.", "ref_audio": "reference.wav", "ref_text": "So it is.", "recipe": {"guidance_scale": 0}},
+    )
+    common = [path, "--model", checkpoint_dir, "--max-positions", 700, *FAST]
+    _, printed, _ = run("plan", *common)
+    assert run("synth", *common, "--out", tmp_path / "o")[0] == 0
+    planned = [tuple(map(int, line.split()[1:4])) for line in printed.splitlines()[1:-1]]
+    ran = []
+    for batch in batches:
+        frames = sum(r.target_frames for r in batch)
+        prompts = sum(len(r.prompt_ids) + (0 if r.reference is None else r.reference.shape[1]) for r in batch)
+        again = sum(r.target_frames for r in batch if r.recipe.guidance_scale > 0)
+        ran.append((len(batch), frames, prompts + frames + again))
+    assert planned == ran
+
+
+def test_recipes(run):
+    code, printed, _ = run("recipes")
+    assert code == 0
+    assert [line.split()[0] for line in printed.splitlines()] == ["default", "fast", "greedy", "quality"]
+    code, printed, _ = run("recipes", "show", "fast", "--set", "seed=3")
+    assert code == 0 and "num_step: 16" in printed and "seed: 3" in printed
+    assert run("recipes", "show", "fsat")[0] == 2
+
+
+def test_voice_create_and_use(run, manifest, recording, tmp_path, checkpoint_dir):
+    voice = tmp_path / "me.safetensors"
+    code, printed, _ = run("voice", "create", recording, "--text", "So it is.", "-o", voice, "--model", checkpoint_dir)
+    assert code == 0 and "frames" in printed
+    path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello.", "voice": "me.safetensors"})
+    options = ["--model", checkpoint_dir, *FAST]
+    assert run("synth", path, "--out", tmp_path / "o", "--voice", voice, *options)[0] == 0
+    assert run("synth", path, "--out", tmp_path / "p", *options)[0] == 0
+    same = [(tmp_path / "o" / f"{i}.wav").read_bytes() == (tmp_path / "p" / f"{i}.wav").read_bytes() for i in "ab"]
+    assert same == [False, True]
+    assert run("voice", "create", tmp_path / "no.wav", "--text", "x", "-o", voice)[0] == 2
+    assert run("voice", "create", recording, "--text", " ", "-o", voice, "--model", checkpoint_dir)[0] == 2
+
+
+def omnitts(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess:
+    """The tool as a process of its own."""
+    command = [sys.executable, "-m", "omnitts", *map(str, arguments)]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300
+    )
+
+
+def test_standard_input(tmp_path, checkpoint_dir):
+    done = omnitts(
+        "synth",
+        "-",
+        "--out",
+        tmp_path / "o",
+        "--model",
+        checkpoint_dir,
+        *FAST,
+        stdin='{"text": "Hi."}\n{"text": "Ho."}\n',
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(results_of(tmp_path / "o")) == ["000001", "000002"]
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    start = time.perf_counter()
+    done = omnitts("--help")
+    assert done.returncode == 0 and "synth" in done.stdout
+    assert time.perf_counter() - start < 2  # half a second on an idle machine
+    code = (
+        "import sys, omnitts.cli as c\ntry: c.main(['check', sys.argv[1]])\nexcept SystemExit as e: assert not e.code\n"
+    )
+    code += "print([m for m in ('torch', 'transformers', 'tokenizers') if m in sys.modules])"
+    manifest = ROOT / "examples" / "manifest.jsonl"
+    done = subprocess.run([sys.executable, "-c", code, manifest], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_every_command_explains_itself(run):
+    for command in (
+        [],
+        ["synth"],
+        ["check"],
+        ["plan"],
+        ["recipes"],
+        ["recipes", "show"],
+        ["voice"],
+        ["voice", "create"],
+    ):
+        code, printed, _ = run(*command, "--help")
+        assert code == 0 and "Usage" in printed

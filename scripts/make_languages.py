@@ -97,10 +97,7 @@ def main() -> None:
     # "Luo (Kenya and Tanzania)" is also Luo, unless another language here has that name.
     bare = {i: sorted({name.split(" (")[0] for name in names} - {*names}) for i, (names, _) in table.items()}
     taken = Counter(name for i, (names, _) in table.items() for name in (*names, *bare[i]))
-    rows = {
-        i: [*names, *(name for name in bare[i] if taken[name] == 1), *codes]
-        for i, (names, codes) in table.items()
-    }
+    rows = {i: [*names, *(name for name in bare[i] if taken[name] == 1), *codes] for i, (names, codes) in table.items()}
 
     owners = {language_id: language_id for language_id in rows}
     for language_id, names in rows.items():

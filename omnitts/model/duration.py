@@ -20,9 +20,7 @@ _CATEGORY_WEIGHTS = {"M": 0.0, "P": 0.5, "S": 0.5, "Z": 0.2, "N": 3.5}  # by the
 _TATWEEL = "\u0640"  # lengthens a written word, not the spoken one
 
 
-def estimate_frames(
-    text: str, ref_text: str | None = None, ref_frames: int | None = None, speed: float = 1.0
-) -> int:
+def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | None = None, speed: float = 1.0) -> int:
     """Frames for `text` at the pace of the reference, at least 1; `speed` 2.0 halves them.
 
     Without a reference, or with one whose text has no weight (an empty transcript), a fixed pace is taken.

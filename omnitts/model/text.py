@@ -111,7 +111,5 @@ def encode_prompt(
     denoise: bool = True,
 ) -> list[int]:
     """Token ids of one prompt, [style][text]; for the arguments see `build_prompt_text`."""
-    segments = build_prompt_text(
-        text, language=language, instruct=instruct, ref_text=ref_text, denoise=denoise
-    )
+    segments = build_prompt_text(text, language=language, instruct=instruct, ref_text=ref_text, denoise=denoise)
     return encode_prompts(tokenizer, [segments])[0]

@@ -95,8 +95,6 @@ def test_codes_and_tags(tag, language_id):
     assert resolve_language(tag) == language_id
 
 
-@pytest.mark.parametrize(
-    "unknown", [None, "", " ", "None", "Klingon", "xx", "xx-US", "en US", "Basa", "la", "英语"]
-)
+@pytest.mark.parametrize("unknown", [None, "", " ", "None", "Klingon", "xx", "xx-US", "en US", "Basa", "la", "英语"])
 def test_unknown(unknown):
     assert resolve_language(unknown) is None

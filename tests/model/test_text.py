@@ -67,9 +67,7 @@ def test_prompts_encode_the_same_together(cases, tokenizer):
 def test_prompts_beyond_one_call_to_the_tokenizer(tokenizer, monkeypatch):
     monkeypatch.setattr("omnitts.model.text._ENCODE_AT_ONCE", 3)
     prompts = [build_prompt_text(f"[sigh] number {n}") for n in range(10)]
-    assert encode_prompts(tokenizer, prompts) == [
-        encode_prompt(tokenizer, f"[sigh] number {n}") for n in range(10)
-    ]
+    assert encode_prompts(tokenizer, prompts) == [encode_prompt(tokenizer, f"[sigh] number {n}") for n in range(10)]
 
 
 def test_style():

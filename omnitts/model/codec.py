@@ -1,0 +1,365 @@
+"""The codec: 8 codebooks of 1024 codes at 25 frames a second <-> a 24 kHz waveform.
+
+It is the HiggsAudioV2 tokenizer: a DAC decoder behind a residual quantizer, and, for encoding, a DAC encoder beside a
+HuBERT. Each reference audio is encoded once, and many jobs have none, so the encoder is built at its first use.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from omnitts.audio import resample
+from omnitts.errors import InputError
+from omnitts.model.checkpoint import Checkpoint, read_json, require
+from omnitts.model.weights import load_weights
+
+MODEL_TYPE = "higgs_audio_v2_tokenizer"
+
+# Which stored tensors belong to which half, and which are left over from training.
+DECODER_TENSORS = ("quantizer.*", "fc2.*", "acoustic_decoder.*")
+ENCODER_TENSORS = ("fc.*", "acoustic_encoder.*", "encoder_semantic.*", "semantic_model.*")
+UNUSED_TENSORS = (
+    "fc1.*",
+    "decoder_semantic.*",
+    "semantic_model.masked_spec_embed",
+    *(f"quantizer.quantizers.*.codebook.{name}" for name in ("inited", "cluster_size", "embed_avg")),
+)
+
+# HuBERT's convolutions see 400 samples and move by 320: with 160 more at both ends there are 2 features a frame.
+_SEMANTIC_PAD = 160
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """The sizes of the codec; `acoustic` and `semantic` are the sections of config.json for DAC and HuBERT."""
+
+    acoustic: dict[str, Any]
+    semantic: dict[str, Any]
+    num_quantizers: int
+    codebook_size: int
+    codebook_dim: int
+    sample_rate: int
+    semantic_sample_rate: int
+    frame_samples: int  # at sample_rate
+    semantic_stride: int  # HuBERT features a frame
+    kernel_size: int
+    unit_kernel_size: int
+    strides: tuple[int, ...]
+    channel_ratios: tuple[float, ...]
+    block_dilations: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Width of the quantized vectors: acoustic and semantic features side by side."""
+        return self.acoustic["hidden_size"] + self.semantic["hidden_size"]
+
+
+def load_codec(checkpoint: Checkpoint, device: str | torch.device) -> "Codec":
+    """The codec of a checkpoint, in float32, ready to decode. Raises InputError when its files do not fit together."""
+    path = checkpoint.codec_path / "config.json"
+    model_type = read_json(path).get("model_type")
+    if model_type != MODEL_TYPE:
+        message = f"{model_type!r} is no codec known here, only {MODEL_TYPE!r} is"
+        raise InputError(message, file=path, field="model_type")
+    config = read_codec_config(path)
+    model = checkpoint.config
+    made, needed = (config.num_quantizers, config.codebook_size), (model.num_audio_codebook, model.audio_vocab_size - 1)
+    if made != needed:
+        message = "{} codebooks of {} codes, but the model speaks {} of {}: not the codec of this model"
+        raise InputError(message.format(*made, *needed), file=path)
+    with torch.device("meta"):
+        codec = Codec(config, checkpoint.codec_weight_files)
+    load_weights(
+        codec,
+        checkpoint.codec_weight_files,
+        device=device,
+        dtype=torch.float32,
+        ignored=(*UNUSED_TENSORS, *ENCODER_TENSORS),
+    )
+    return codec
+
+
+def read_codec_config(path: Path) -> CodecConfig:
+    """Read the codec's config.json; what old files leave out has one published value. Raises InputError."""
+    content = read_json(path)
+    acoustic = require(content, "acoustic_model_config", dict, path)
+    semantic = require(content, "semantic_model_config", dict, path)
+    for key in ("hidden_size", "encoder_hidden_size", "decoder_hidden_size"):
+        require(acoustic, key, int, path, "acoustic_model_config.")
+    for key in ("downsampling_ratios", "upsampling_ratios"):
+        require(acoustic, key, list, path, "acoustic_model_config.")
+    require(semantic, "hidden_size", int, path, "semantic_model_config.")
+
+    frame_samples = math.prod(acoustic["upsampling_ratios"])
+    sample_rate = content.get("sample_rate", 24000)
+    semantic_rate = content.get("semantic_sample_rate", 16000)
+    semantic_stride, rest = divmod(frame_samples * semantic_rate, sample_rate * content.get("downsample_factor", 320))
+    if rest or math.prod(acoustic["downsampling_ratios"]) != frame_samples:
+        raise InputError("the strides of the acoustic and the semantic half do not meet in frames", file=path)
+    codebook_size = content.get("codebook_size", 1024)
+    kbps = require(content, "target_bandwidths", list, path)[-1]
+    bits_per_frame = 1000 * kbps * frame_samples / sample_rate
+    return CodecConfig(
+        acoustic=acoustic,
+        semantic=semantic,
+        num_quantizers=int(bits_per_frame // math.log2(codebook_size)),
+        codebook_size=codebook_size,
+        codebook_dim=content.get("codebook_dim", 64),
+        sample_rate=sample_rate,
+        semantic_sample_rate=semantic_rate,
+        frame_samples=frame_samples,
+        semantic_stride=semantic_stride,
+        kernel_size=content.get("kernel_size", 3),
+        unit_kernel_size=content.get("unit_kernel_size", 3),
+        strides=tuple(content.get("strides", (1, 1))),
+        channel_ratios=tuple(content.get("channel_ratios", (1, 1))),
+        block_dilations=tuple(content.get("block_dilations", (1, 1))),
+    )
+
+
+class Codec(nn.Module):
+    """Codes to waveform and back. Parameter names are the checkpoint's; the encoder's appear at its first use.
+
+    On the CPU the result for one clip is the same, bit for bit, whatever else was coded before it.
+    """
+
+    def __init__(self, config: CodecConfig, weight_files: Sequence[Path]):
+        super().__init__()
+        self.config = config
+        self.weight_files = weight_files
+        self.quantizer = ResidualQuantizer(config)
+        self.fc2 = nn.Linear(config.width, config.acoustic["hidden_size"])
+        self.acoustic_decoder = _dac_decoder(config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc2.weight.device
+
+    @property
+    def sample_rate(self) -> int:
+        return self.config.sample_rate
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples a frame of codes stands for."""
+        return self.config.frame_samples
+
+    @torch.inference_mode()
+    def decode(self, codes: np.ndarray | Tensor) -> np.ndarray:
+        """codes: integers [8, T] -> float32 waveform [T * frame_samples], or [B, 8, T] -> [B, T * frame_samples].
+
+        One clip a call gives the same bits in any company; in a batch a clip's last bits may come out otherwise.
+        """
+        codes = torch.as_tensor(codes).to(self.device, torch.int64)
+        batch = codes.reshape(-1, *codes.shape[-2:])
+        with _one_cpu_thread(self.device):
+            latent = self.fc2(self.quantizer.decode(batch)).transpose(1, 2)
+            wave = self.acoustic_decoder(latent)
+        return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
+
+    @torch.inference_mode()
+    def encode(self, wave: np.ndarray | Tensor) -> np.ndarray:
+        """wave: float [N] at `sample_rate`, N a multiple of `frame_samples` -> codes, int16 [8, N / frame_samples].
+
+        The first call loads the encoder, and raises InputError when its weights do not fit config.json.
+        """
+        wave = torch.as_tensor(wave).to(self.device, torch.float32)
+        if wave.ndim != 1 or len(wave) == 0 or len(wave) % self.frame_samples:
+            raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {self.frame_samples} samples")
+        encoder = self.encoder
+        with _one_cpu_thread(self.device):
+            codes = self.quantizer.encode(encoder(wave))
+        return codes.to(torch.int16).cpu().numpy()
+
+    @cached_property
+    def encoder(self) -> "Encoder":
+        with torch.device("meta"):
+            encoder = Encoder(self.config)
+        load_weights(
+            encoder,
+            self.weight_files,
+            device=self.device,
+            dtype=torch.float32,
+            ignored=(*UNUSED_TENSORS, *DECODER_TENSORS),
+        )
+        return encoder
+
+
+@contextmanager
+def _one_cpu_thread(device: torch.device) -> Iterator[None]:
+    """Keeps the codec to one thread on the CPU, so that the number of cores changes no sample.
+
+    Convolutions that are split over threads round differently. The codec is a small part of the work, and short
+    clips decode faster so.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if device.type == "cpu" else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Codebook(nn.Module):
+    def __init__(self, size: int, dim: int):
+        super().__init__()
+        self.register_buffer("embed", torch.empty(size, dim))
+
+
+class Quantizer(nn.Module):
+    """One codebook, and the projections from and to the width of the features."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.codebook = Codebook(config.codebook_size, config.codebook_dim)
+        self.project_in = nn.Linear(config.width, config.codebook_dim)
+        self.project_out = nn.Linear(config.codebook_dim, config.width)
+
+    def encode(self, features: Tensor) -> Tensor:
+        """features [T, width] -> the nearest code of each frame, int64 [T]."""
+        point, embed = self.project_in(features), self.codebook.embed
+        squared_distance = point.square().sum(1, keepdim=True) - 2 * point @ embed.T + embed.square().sum(1)
+        return squared_distance.argmin(1)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """codes [..., T] -> features [..., T, width]."""
+        return self.project_out(F.embedding(codes, self.codebook.embed))
+
+
+class ResidualQuantizer(nn.Module):
+    """Each codebook codes what the ones before it left over; a frame is the sum of its 8 entries."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.quantizers = nn.ModuleList(Quantizer(config) for _ in range(config.num_quantizers))
+
+    def encode(self, features: Tensor) -> Tensor:
+        """features [T, width] -> codes int64 [8, T]."""
+        codes = []
+        for quantizer in self.quantizers:
+            codes.append(quantizer.encode(features))
+            features = features - quantizer.decode(codes[-1])
+        return torch.stack(codes)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """codes [..., 8, T] -> features [..., T, width]."""
+        layers = zip(self.quantizers, codes.unbind(-2), strict=True)
+        return sum(quantizer.decode(layer) for quantizer, layer in layers)
+
+
+class Encoder(nn.Module):
+    """A waveform to the features that the quantizer codes: acoustic (DAC) and semantic (HuBERT) ones, mixed by `fc`."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.config = config
+        self.acoustic_encoder = _dac_encoder(config)
+        self.semantic_model = _hubert(config)
+        self.encoder_semantic = SemanticEncoder(config)
+        self.fc = nn.Linear(config.width, config.width)
+
+    def forward(self, wave: Tensor) -> Tensor:
+        """wave [N], N a whole number of frames -> features [N / frame_samples, width]."""
+        # Both halves give one vector a frame: of whole frames neither loses any at its edges.
+        acoustic = self.acoustic_encoder(wave[None, None])
+        semantic = self.encoder_semantic(self.semantic_features(wave).T[None])
+        return self.fc(torch.cat((acoustic, semantic), dim=1)[0].T)
+
+    def semantic_features(self, wave: Tensor) -> Tensor:
+        """The mean over all of HuBERT's hidden states: [N / frame_samples, semantic hidden size]."""
+        config = self.config
+        wave = resample(wave, config.sample_rate, config.semantic_sample_rate)
+        wave = F.pad(wave, (_SEMANTIC_PAD, _SEMANTIC_PAD))
+        states = self.semantic_model(wave[None], output_hidden_states=True).hidden_states
+        return torch.stack(states).mean(0)[0, :: config.semantic_stride]
+
+
+class SemanticEncoder(nn.Module):
+    """Convolutions over HuBERT's features, [1, channels, T]."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        width = config.semantic["hidden_size"]
+        self.conv = nn.Conv1d(width, width, config.kernel_size, padding=config.kernel_size // 2, bias=False)
+        outs = [int(width * ratio) for ratio in config.channel_ratios]
+        self.conv_blocks = nn.ModuleList(
+            SemanticBlock(config, in_width, out_width, stride)
+            for in_width, out_width, stride in zip([width, *outs], outs, config.strides, strict=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        for block in self.conv_blocks:
+            x = block(x)
+        return x
+
+
+class SemanticBlock(nn.Module):
+    def __init__(self, config: CodecConfig, in_width: int, out_width: int, stride: int):
+        super().__init__()
+        kernel = 3 if stride == 1 else 2 * stride
+        self.res_units = nn.ModuleList(
+            SemanticUnit(in_width, config.unit_kernel_size, dilation) for dilation in config.block_dilations
+        )
+        self.conv = nn.Conv1d(in_width, out_width, kernel, stride=stride, padding=(kernel - 1) // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for unit in self.res_units:
+            x = unit(x)
+        return self.conv(x)
+
+
+class SemanticUnit(nn.Module):
+    def __init__(self, width: int, kernel: int, dilation: int):
+        super().__init__()
+        padding = (kernel - 1) // 2 * dilation
+        self.conv1 = nn.Conv1d(width, width, kernel, padding=padding, dilation=dilation, bias=False)
+        self.conv2 = nn.Conv1d(width, width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv2(F.elu(self.conv1(F.elu(x))))
+
+
+# transformers takes seconds to import: below, only where one of its modules is built.
+
+
+def _dac_decoder(config: CodecConfig) -> nn.Module:
+    """[B, hidden_size, T] -> [B, 1, T * frame_samples].
+
+    It departs from DAC's in that there is no tanh at the end, and that a layer of odd stride loses no sample.
+    """
+    from transformers.models.dac.modeling_dac import DacConfig, DacDecoder
+
+    decoder = DacDecoder(DacConfig(**config.acoustic))
+    decoder.tanh = nn.Identity()
+    for module in decoder.modules():
+        if isinstance(module, nn.ConvTranspose1d):
+            module.output_padding = (module.stride[0] % 2,)
+    return decoder
+
+
+def _dac_encoder(config: CodecConfig) -> nn.Module:
+    """[B, 1, N] -> [B, hidden_size, N / frame_samples]."""
+    from transformers.models.dac.modeling_dac import DacConfig, DacEncoder
+
+    return DacEncoder(DacConfig(**config.acoustic))
+
+
+def _hubert(config: CodecConfig) -> nn.Module:
+    """[B, samples] at 16 kHz -> hidden states; its one weight-normed convolution made plain."""
+    from torch.nn.utils.parametrize import remove_parametrizations
+    from transformers import HubertConfig, HubertModel
+
+    # Masking is for training: without it HuBERT has no mask vector to load.
+    model = HubertModel(HubertConfig(**config.semantic | {"mask_time_prob": 0.0, "mask_feature_prob": 0.0}))
+    remove_parametrizations(model.encoder.pos_conv_embed.conv, "weight")
+    return model

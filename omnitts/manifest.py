@@ -260,6 +260,15 @@ _speed = _setting("speed")
 _seed = _setting("seed")
 
 
+def _check_recording(path: str) -> None:
+    """A look at its header and its first sounds: InputError when it cannot serve as a reference."""
+    from omnitts.audio import FRAME_RATE, probe_audio
+
+    seconds = probe_audio(path).seconds
+    if seconds < 1 / FRAME_RATE:
+        raise InputError(f"only {seconds:.3f} s long: {path}; choose a recording of 3 to 10 s")
+
+
 # --- Records to utterances -------------------------------------------------------------------------------
 
 
@@ -425,11 +434,10 @@ class _Checker:
     def file_problem(self, field: str, path: str) -> str | None:
         """What is wrong with a reference recording or a voice file, if anything; each is opened once."""
         if (field, path) not in self.file_problems:
-            # Imported here: many manifests name no such files, and these modules take a while to import.
-            from omnitts.audio import probe_audio
+            # Imported here: many manifests name no such files, and this module takes a while to import.
             from omnitts.model.voice import load_voice
 
-            check = probe_audio if field == "ref_audio" else load_voice
+            check = _check_recording if field == "ref_audio" else load_voice
             try:
                 check(path)
                 self.file_problems[field, path] = None

@@ -32,6 +32,7 @@ def folder(tmp_path) -> Path:
     soundfile.write(tmp_path / "clips/a.wav", tone, 24000)
     soundfile.write(tmp_path / "clips/silent.wav", tone * 0, 24000)
     soundfile.write(tmp_path / "clips/empty.wav", tone[:0], 24000)
+    soundfile.write(tmp_path / "clips/short.wav", tone[:500], 24000)
     (tmp_path / "clips/noise.wav").write_bytes(b"this is not audio")
     save_voice(tmp_path / "her.safetensors", Voice(np.zeros((8, 5), np.int16), "Hi.", 0.1, "codec"))
     save_voice(tmp_path / "him.safetensors", Voice(np.ones((8, 5), np.int16), "Hi.", 0.1, "codec"))
@@ -256,6 +257,7 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a", "ref_text": "x", "ref_audio": "clips"}', "ref_audio", "a folder"),
         ('{"text": "a", "ref_text": "x", "ref_audio": "clips/silent.wav"}', "ref_audio", "silent"),
         ('{"text": "a", "ref_text": "x", "ref_audio": "clips/empty.wav"}', "ref_audio", "without samples"),
+        ('{"text": "a", "ref_text": "x", "ref_audio": "clips/short.wav"}', "ref_audio", "only 0.021 s long"),
         (
             '{"text": "a", "ref_text": "x", "ref_audio": "clips/noise.wav"}',
             "ref_audio",

@@ -161,7 +161,7 @@ class Codec(nn.Module):
         """
         codes = torch.as_tensor(codes).to(self.device, torch.int64)
         batch = codes.reshape(-1, *codes.shape[-2:])
-        with _one_cpu_thread(self.device):
+        with _repeatable(self.device):
             latent = self.fc2(self.quantizer.decode(batch)).transpose(1, 2)
             wave = self.acoustic_decoder(latent)
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
@@ -176,7 +176,7 @@ class Codec(nn.Module):
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % self.frame_samples:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {self.frame_samples} samples")
         encoder = self.encoder
-        with _one_cpu_thread(self.device):
+        with _repeatable(self.device):
             codes = self.quantizer.encode(encoder(wave))
         return codes.to(torch.int16).cpu().numpy()
 
@@ -195,16 +195,18 @@ class Codec(nn.Module):
 
 
 @contextmanager
-def _one_cpu_thread(device: torch.device) -> Iterator[None]:
-    """Keeps the codec to one thread on the CPU, so that the number of cores changes no sample.
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """One thread on the CPU, no TF32 on a GPU.
 
-    Convolutions that are split over threads round differently. The codec is a small part of the work, and short
-    clips decode faster so.
+    Convolutions that are split over threads round differently: with one, the number of cores changes no sample. The
+    codec is a small part of the work, and short clips decode faster so. TF32 rounds so coarsely that a reference's
+    codes differ from the CPU's.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if device.type == "cpu" else threads)
     try:
-        yield
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
     finally:
         torch.set_num_threads(threads)
 

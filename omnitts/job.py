@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from tqdm import tqdm
 
+from omnitts import __version__
 from omnitts.audio import write_audio
 from omnitts.files import atomic_path
 from omnitts.manifest import Utterance
@@ -139,7 +140,8 @@ def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) ->
         "max_positions": max_positions,
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("omnitts", "torch", "transformers", "tokenizers", "soundfile")},
+            "omnitts": __version__,
+            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "soundfile")},
         },
     }
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -61,7 +61,7 @@ def run_job(
     closes the run, also one that Ctrl-C ended. An utterance that fails is recorded and costs no other.
     """
     totals = Totals(len(utterances))
-    started, clock = datetime.now(timezone.utc), time.monotonic()
+    started, clock = datetime.now(UTC), time.monotonic()
     with open(output.folder / RESULTS, "w", encoding="utf-8") as results:
         try:
             for speech in tts.stream(utterances, max_positions=max_positions, progress=progress):
@@ -167,9 +167,15 @@ class Bar:
         self._bar = _SecondsBar(
             disable=quiet,
             dynamic_ncols=True,
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # a log file wants a line now and then
             bar_format="{l_bar}{bar}| {done}/{all} s of audio [{elapsed}<{remaining}{postfix}]",
         )
         self._start = time.monotonic()
+
+    def prepared(self, utterances: int, of: int) -> None:
+        """A reference was made ready, or there was none to make ready."""
+        self._bar.set_description("" if utterances == of else f"references {utterances}/{of}", refresh=False)
+        self._bar.update(0)
 
     def planned(self, utterances: int, frames: int) -> None:
         """A window was planned; what comes after it is taken to be like what has been seen."""
@@ -179,7 +185,9 @@ class Bar:
         self._bar.refresh()
 
     def advanced(self, frames: float) -> None:
-        self._bar.update(frames / FRAME_RATE)
+        # Never past the end: the sum of many steps is off in its last digits, and a step may have to be done again.
+        left = self._bar.total - self._bar.n
+        self._bar.update(min(frames / FRAME_RATE, left))
 
     def finished(self, totals: Totals) -> None:
         """An utterance ended: shows the running real-time factor and the failures."""

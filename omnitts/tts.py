@@ -49,7 +49,9 @@ class Speech:
 
 
 class Progress(Protocol):
-    """Hears of the work: frames (25 a second) that a window of utterances will need, and frames done."""
+    """Hears of the work: references made ready, frames (25 a second) that a window will need, and frames done."""
+
+    def prepared(self, utterances: int, of: int) -> None: ...
 
     def planned(self, utterances: int, frames: int) -> None: ...
 
@@ -57,6 +59,9 @@ class Progress(Protocol):
 
 
 class _Silent:
+    def prepared(self, utterances: int, of: int) -> None:
+        pass
+
     def planned(self, utterances: int, frames: int) -> None:
         pass
 
@@ -103,7 +108,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """ "auto" is float32 on the CPU, where it is fastest and repeats exactly, and bfloat16 on a GPU."""
+    """A dtype by its name; auto is float32 on the CPU, where it repeats to the bit, and bfloat16 on a GPU."""
     if dtype == "auto":
         dtype = "float32" if device.type == "cpu" else "bfloat16"
     if dtype not in _DTYPES:
@@ -199,14 +204,15 @@ class TTS:
 
     def _run_window(self, window: list[Utterance], max_positions: int, progress: Progress) -> Iterator[Speech]:
         takes = []
-        for utterance in window:
+        for number, utterance in enumerate(window, 1):
             take = _Take(utterance, utterance_seed(utterance), None)
             try:
                 take.voice = self.voice_of(utterance)
                 takes.append(take)
-            except InputError as error:
+            except (InputError, RuntimeError) as error:
                 take.error = str(error)
                 yield self._finish(take)
+            progress.prepared(number, len(window))
         pieces = plan_pieces(
             self.tokenizer, [t.utterance for t in takes], [t.voice for t in takes], [t.seed for t in takes]
         )
@@ -242,22 +248,31 @@ class TTS:
             takes[piece.owner].chunks[piece.chunk] = canvas
 
     def _finish(self, take: _Take) -> Speech:
-        """Decodes and post-processes a complete take."""
-        utterance, recipe = take.utterance, take.utterance.recipe
-        if take.error is not None:
-            return Speech(utterance.id, recipe, take.seed, error=take.error)
-        chunks = [codes for _, codes in sorted(take.chunks.items())]
+        """The result of a take that has ended: its audio decoded and post-processed, or its error."""
+        audio = codes = None
+        if take.error is None:
+            chunks = [codes for _, codes in sorted(take.chunks.items())]
+            try:
+                audio = self._decode(chunks, take)
+                codes = np.concatenate(chunks, axis=1)
+            except RuntimeError as error:  # SynthesisError is one; so is what torch raises
+                take.error = str(error)
+        utterance = take.utterance
+        return Speech(utterance.id, utterance.recipe, take.seed, self.sample_rate, audio, codes, take.error)
+
+    def _decode(self, chunks: list[np.ndarray], take: _Take) -> np.ndarray:
+        """Codes int16 [codebooks, T] of each chunk -> the finished waveform, float32 [samples]."""
         wave = join_chunks([self.codec.decode(codes) for codes in chunks])
         if not np.isfinite(wave).all():
-            return Speech(utterance.id, recipe, take.seed, error="the decoded audio is not finite")
+            raise SynthesisError("the decoded audio is not finite")
         audio = postprocess(
             wave,
             ref_rms=None if take.voice is None else take.voice.rms,
-            postprocess_output=recipe.postprocess_output,
+            postprocess_output=take.utterance.recipe.postprocess_output,
         )
         if not audio.any():
-            return Speech(utterance.id, recipe, take.seed, error="the audio came out empty: all of it is silence")
-        return Speech(utterance.id, recipe, take.seed, audio=audio, codes=np.concatenate(chunks, axis=1))
+            raise SynthesisError("the audio came out empty: all of it is silence")
+        return audio
 
     def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:
         """Encodes reference audio and its transcript once, for use as a `voice`. Raises InputError."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
 from omnitts.recipe import Recipe
-from omnitts.sampler import SamplingParams, sample
+from omnitts.sampler import SamplingParams, rows_to_requests, sample
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,19 @@ class Request:
     seed: int  # 0..2**63-1, keys all of the clip's noise
 
 
+@dataclass(frozen=True)
+class Generated:
+    """One clip's codes, int16 [codebooks, target_frames], and the sampler's status: 0, or its flags."""
+
+    codes: np.ndarray
+    status: int
+
+
 @torch.inference_mode()
 def generate(
     model: OmniVoice, requests: list[Request], on_step: Callable[[float], None] | None = None
-) -> list[np.ndarray]:
-    """Generates the codes of every request: int16 [codebooks, target_frames] each, in the order given.
+) -> list[Generated]:
+    """Generates the codes of every request, in the order given.
 
     Requests may differ in length, recipe and step count. `on_step` is called after each step with the frames'
     worth of work it did; over the batch these add up to the sum of target_frames.
@@ -40,10 +49,8 @@ def generate(
         work = batch.step()
         if on_step is not None:
             on_step(work)
-    codes: list[np.ndarray] = [np.empty(0)] * len(requests)
-    for i, canvas in zip(order, batch.finished_codes(), strict=True):
-        codes[i] = canvas
-    return codes
+    results = dict(zip(order, batch.results(), strict=True))
+    return [results[i] for i in range(len(requests))]
 
 
 class Batch:
@@ -62,6 +69,7 @@ class Batch:
         self.steps = [
             [(step, count) for step, count in enumerate(self._schedule(request)) if count] for request in requests
         ]
+        self.status = torch.zeros(len(requests), dtype=torch.int32, device=self.device)
         self.done = 0
         self.active = list(range(len(requests)))
 
@@ -100,31 +108,35 @@ class Batch:
     def _reveal(
         self, cond: Tensor, uncond: Tensor, canvas: Tensor, requests: list[Request], frames: list[int]
     ) -> Tensor:
-        """Samples all cells and commits the best of each request. cond [N, C, V], uncond [M, C, V], canvas [N, C]."""
+        """Samples all cells and commits each request's best. cond [N, C, V], uncond [M, C, V], canvas [N, C]."""
         device, mask_id = self.device, self.model.config.audio_mask_id
-        recipes = [request.recipe for request in requests]
-        seeds = [request.seed for request in requests]
         step, count = torch.tensor([self.steps[i][self.done] for i in self.active], device=device).unbind(1)
-        request_of_row = torch.arange(len(frames), device=device).repeat_interleave(torch.tensor(frames, device=device))
-        frame_of_row = torch.cat([torch.arange(n, device=device) for n in frames])
-        first_row = torch.tensor(frames, device=device).cumsum(0) - torch.tensor(frames, device=device)
-
-        sampling = SamplingParams.stack(
-            [r.guidance_scale for r in recipes],
-            [r.class_temperature for r in recipes],
-            [r.top_ratio for r in recipes],
-            seeds,
-            device,
-        )
+        offsets = torch.tensor([0, *accumulate(frames)], device=device)
+        request_of_row = rows_to_requests(offsets, len(canvas))
+        frame_of_row = torch.arange(len(canvas), device=device) - offsets[request_of_row]
+        sampling = SamplingParams.of([_sampling(request, mask_id) for request in requests], device=device)
         ranking = RankingParams(
-            torch.tensor([r.layer_penalty_factor for r in recipes], dtype=torch.float32, device=device),
-            torch.tensor([r.position_temperature for r in recipes], dtype=torch.float32, device=device),
+            torch.tensor([r.recipe.layer_penalty_factor for r in requests], dtype=torch.float32, device=device),
+            torch.tensor([r.recipe.position_temperature for r in requests], dtype=torch.float32, device=device),
             sampling.seed,
         )
-        samples = sample(cond, uncond, sampling, request_of_row, frame_of_row, step, mask_id)
-        scores = rank_scores(samples, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
-        return commit(canvas, samples.tokens, top_cells(scores, request_of_row, first_row, count))
+        samples = sample(cond, uncond, sampling, offsets=offsets, step=step)
+        self.status[self.active] |= samples.status
+        scores = rank_scores(samples.confidence, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
+        return commit(canvas, samples.tokens, top_cells(scores, request_of_row, offsets[:-1], count))
 
-    def finished_codes(self) -> list[np.ndarray]:
-        """The canvases as int16 [codebooks, T]."""
-        return [canvas.T.to(torch.int16).cpu().numpy() for canvas in self.canvases]
+    def results(self) -> list[Generated]:
+        """Codes and status of every request, in order; the one place where the loop's status is read."""
+        codes = [canvas.T.to(torch.int16).cpu().numpy() for canvas in self.canvases]
+        return [Generated(c, status) for c, status in zip(codes, self.status.tolist(), strict=True)]
+
+
+def _sampling(request: Request, mask_id: int) -> dict[str, object]:
+    recipe = request.recipe
+    return {
+        "guidance_scale": recipe.guidance_scale,
+        "temperature": recipe.class_temperature,
+        "top_ratio": recipe.top_ratio,
+        "seed": request.seed,
+        "forbidden": [mask_id],
+    }

@@ -235,7 +235,7 @@ class TTS:
         """Generates the codes of a batch; when that fails, each piece gets a try alone, so that one costs no other."""
         requests = [_request(piece, takes[piece.owner]) for piece in pieces]
         try:
-            codes = generate(self.model, requests, on_step=progress.advanced) if requests else []
+            results = generate(self.model, requests, on_step=progress.advanced) if requests else []
         except RuntimeError as error:
             if len(pieces) > 1:
                 for piece in pieces:
@@ -244,8 +244,11 @@ class TTS:
             else:
                 takes[pieces[0].owner].error = f"generation failed: {error}"
             return
-        for piece, canvas in zip(pieces, codes, strict=True):
-            takes[piece.owner].chunks[piece.chunk] = canvas
+        for piece, result in zip(pieces, results, strict=True):
+            take = takes[piece.owner]
+            take.chunks[piece.chunk] = result.codes
+            if result.status:
+                take.error = "generation failed: the model's logits were not finite"
 
     def _finish(self, take: _Take) -> Speech:
         """The result of a take that has ended: its audio decoded and post-processed, or its error."""

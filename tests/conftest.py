@@ -1,9 +1,13 @@
 """Vectors that the published OmniVoice decoder produced with the tiny random checkpoint in fixtures/."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+
+# The models here are tiny: threads would only wait for each other. Set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

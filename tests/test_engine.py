@@ -7,12 +7,19 @@ import pytest
 import torch
 
 from omnitts import engine
-from omnitts.engine import Request, generate
+from omnitts.engine import Request
+from omnitts.engine import generate as generate_with_status
 from omnitts.model import backbone, canvas
 from omnitts.model.checkpoint import load_model, load_tokenizer, open_checkpoint
 from omnitts.model.text import encode_prompt
 from omnitts.recipe import Recipe
 from omnitts.sampler import reference
+
+
+def generate(model, requests, **options) -> list[np.ndarray]:
+    results = generate_with_status(model, requests, **options)
+    assert not any(result.status for result in results)
+    return [result.codes for result in results]
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +74,12 @@ def shifted_schedule(*arguments):
     return reveal[1:] + reveal[:1]
 
 
+guided_scores = reference.guided_scores
+
 MUTATIONS = {
     "rope pairs neighbours": (backbone, "rotate", interleaved),
     "schedule shifted by a step": (engine, "reveal_schedule", shifted_schedule),
-    "guidance without its last normalisation": (
-        reference,
-        "guided_logprobs",
-        lambda cond, uncond, scale: torch.log_softmax(cond, -1),
-    ),
-    "mask id shifted": (engine, "sample", lambda *a: reference.sample(*a[:-1], mask_id=1023)),
+    "no guidance": (reference, "guided_scores", lambda cond, uncond, scale: guided_scores(cond, None, scale)),
 }
 
 
@@ -121,6 +125,20 @@ def test_company_and_order_change_nothing(model, tokenizer, vectors):
         assert np.array_equal(codes, again)
 
 
+def test_the_mask_is_never_revealed(model, tokenizer, vectors, monkeypatch):
+    """Also where the model finds MASK likeliest of all."""
+    requests = mixed_requests(tokenizer, vectors)
+    forward = type(model).forward
+
+    def loves_the_mask(self, documents, targets):
+        logits = forward(self, documents, targets).clone()
+        logits[..., self.config.audio_mask_id] += 50
+        return logits
+
+    monkeypatch.setattr(type(model), "forward", loves_the_mask)
+    assert all(codes.max() < 1024 for codes in generate(model, requests))
+
+
 def test_seed_alone_decides(model, tokenizer, vectors):
     request = mixed_requests(tokenizer, vectors)[2]
     codes = generate(model, [request])[0]
@@ -156,3 +174,22 @@ def test_bfloat16_runs(checkpoint_dir, tokenizer, vectors):
     model = load_model(open_checkpoint(checkpoint_dir), "cpu", torch.bfloat16)
     codes = generate(model, mixed_requests(tokenizer, vectors)[:3])
     assert all(c.min() >= 0 and c.max() < 1024 for c in codes)
+
+
+def test_logits_that_are_not_finite_are_told_per_request(model, tokenizer, vectors, monkeypatch):
+    """One request's NaN flags that request; the others come out as ever."""
+    requests = mixed_requests(tokenizer, vectors)[3:]
+    expected = generate(model, requests)
+    forward = type(model).forward
+
+    def broken(self, documents, targets):
+        logits = forward(self, documents, targets).clone()
+        logits[requests[0].target_frames, 0, 5] = float("nan")  # a row of the second conditional document
+        return logits
+
+    monkeypatch.setattr(type(model), "forward", broken)
+    order = [requests[0], requests[2], requests[1]]  # guided ones first, as the engine has them
+    results = generate_with_status(model, order)
+    assert [bool(result.status) for result in results] == [False, True, False]
+    assert np.array_equal(results[0].codes, expected[0])
+    assert np.array_equal(results[2].codes, expected[1])

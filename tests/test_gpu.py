@@ -5,10 +5,9 @@ import pytest
 import torch
 
 import omnitts
-from omnitts.engine import generate
 from omnitts.model.checkpoint import load_model, load_tokenizer, open_checkpoint
 from omnitts.model.codec import load_codec
-from tests.test_engine import loop_requests, mixed_requests
+from tests.test_engine import generate, loop_requests, mixed_requests
 
 pytestmark = [
     pytest.mark.gpu,

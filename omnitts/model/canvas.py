@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from omnitts.sampler import POSITION_STREAM, Samples, gumbel
+from omnitts.sampler import POSITION_STREAM, gumbel
 
 
 def reveal_schedule(target_frames: int, num_step: int, t_shift: float, codebooks: int = 8) -> list[int]:
@@ -41,7 +41,7 @@ class RankingParams:
 
 
 def rank_scores(
-    samples: Samples,
+    confidence: Tensor,
     masked: Tensor,
     params: RankingParams,
     request_of_row: Tensor,
@@ -51,10 +51,11 @@ def rank_scores(
     """Ranking score of every cell, float32 [N, C]; cells already revealed get -inf.
 
     score = confidence - layer_penalty_factor * codebook; where position_temperature > 0 it is divided by that
-    and Gumbel noise is added. masked: bool [N, C]; request_of_row, frame_of_row: int64 [N]; step: int64 [R].
+    and Gumbel noise is added. confidence: float32 [N, C]; masked: bool [N, C]; request_of_row, frame_of_row: int64
+    [N]; step: int64 [R].
     """
     codebook = torch.arange(masked.shape[1], device=masked.device)
-    score = samples.confidence - params.layer_penalty_factor[request_of_row, None] * codebook
+    score = confidence - params.layer_penalty_factor[request_of_row, None] * codebook
     temperature = params.position_temperature[request_of_row, None]
     noise = gumbel(
         params.seed[request_of_row, None],

@@ -7,6 +7,8 @@ in, on the order of work, or on the device.
 import torch
 from torch import Tensor
 
+from omnitts.sampler import exact
+
 TOKEN_STREAM = 0  # noise over the vocabulary: which token a cell takes
 POSITION_STREAM = 1  # noise over the canvas: which cells are revealed
 
@@ -39,22 +41,18 @@ def philox4x32(key: tuple[Tensor, Tensor], counter: tuple[Tensor, Tensor, Tensor
 
 
 def uniform(seed: Tensor, step: Tensor, cell: Tensor, index: Tensor, stream: int) -> Tensor:
-    """Uniform draws in the open interval (0, 1); the arguments are int64 tensors that broadcast together.
+    """Uniform draws in the open interval (0, 1), float32; the arguments are int64 tensors that broadcast together.
 
     The counter is (index // 4, cell, step, stream); index % 4 picks the output word. The word's upper 23 bits give
-    (bits + 1/2) / 2**23, which float32 holds exactly and which is never 0 nor 1. Returns float64 of those values.
+    (bits + 1/2) / 2**23, which float32 holds exactly and which is never 0 nor 1.
     """
     key = (seed & _LOW32, (seed >> 32) & _LOW32)
     words = philox4x32(key, (index >> 2, cell, step, torch.full_like(step, stream)))
     lane = index & 3
     word = torch.where(lane < 2, torch.where(lane == 0, words[0], words[1]), torch.where(lane == 2, words[2], words[3]))
-    return ((word >> 9).double() + 0.5) * 2.0**-23
+    return ((word >> 9).float() + 0.5) * 2.0**-23
 
 
 def gumbel(seed: Tensor, step: Tensor, cell: Tensor, index: Tensor, stream: int) -> Tensor:
-    """Standard Gumbel noise, float32: -log(-log(u)) of `uniform`.
-
-    The logarithms are taken in float64 and rounded once: vectorised and scalar code differ in the last bit of a
-    float32 logarithm, and a draw must not depend on where in a tensor it stands.
-    """
-    return (-torch.log(-torch.log(uniform(seed, step, cell, index, stream)))).float()
+    """Standard Gumbel noise, float32: -log(-log(u)) of `uniform`, the same bits on every backend."""
+    return -exact.log(-exact.log(uniform(seed, step, cell, index, stream)))

@@ -1,117 +1,138 @@
-"""The sampler's definition in plain torch: guidance, top-ratio filter and Gumbel noise over packed rows."""
+"""The sampler's definition in plain torch. `kernels.py` does the same faster, and agrees on every token."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from omnitts.sampler import exact
+from omnitts.sampler.params import STATUS_NOT_FINITE, STATUS_NOTHING_LEFT, Samples, SamplingParams
 from omnitts.sampler.philox import TOKEN_STREAM, gumbel
 
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """One value a request, each a tensor [R] on the logits' device."""
-
-    guidance_scale: Tensor  # float32; 0 reads no unconditional logits
-    temperature: Tensor  # float32; 0 takes the most likely token
-    top_ratio: Tensor  # float64 in (0, 1]; the ceil(top_ratio * V) likeliest tokens are kept when sampling
-    seed: Tensor  # int64
-
-    @staticmethod
-    def stack(
-        guidance_scale: list[float],
-        temperature: list[float],
-        top_ratio: list[float],
-        seed: list[int],
-        device: torch.device | str = "cpu",
-    ) -> "SamplingParams":
-        """Builds the tensors from one Python number a request."""
-        return SamplingParams(
-            torch.tensor(guidance_scale, dtype=torch.float32, device=device),
-            torch.tensor(temperature, dtype=torch.float32, device=device),
-            torch.tensor(top_ratio, dtype=torch.float64, device=device),
-            torch.tensor(seed, dtype=torch.int64, device=device),
-        )
+MASS_UNIT = 2.0**30  # probabilities are summed as whole numbers of 1 / 2**30, so that the order does not matter
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What the sampler says of every position: tokens int64 [N, C], logprobs and confidence float32 [N, C].
-
-    `logprobs` are those of the chosen token under the guided, unfiltered, untempered distribution; `confidence` is
-    the largest logprob of the position.
-    """
-
-    tokens: Tensor
-    logprobs: Tensor
-    confidence: Tensor
-
-
-def sample(
+def sample_cells(
     cond: Tensor,
     uncond: Tensor | None,
     params: SamplingParams,
-    request_of_row: Tensor,
-    frame_of_row: Tensor,
+    request: Tensor,
+    cell: Tensor,
     step: Tensor,
-    mask_id: int,
+    confidence: str,
+    top_n: int,
 ) -> Samples:
-    """Samples every position of a ragged batch.
+    """Samples K cells. cond [K, V]; uncond [J, V] of the first J, or None; request, cell, step int64 [K]."""
+    scores = guided_scores(cond, uncond, params.guidance_scale[request])
+    broken = ~torch.isfinite(scores.amax(dim=-1)) & ~(scores == -math.inf).all(dim=-1)
+    broken |= scores.isnan().any(dim=-1)
+    logprobs = torch.log_softmax(scores, dim=-1)
+    allowed_scores = scores.masked_fill(forbidden_mask(params, request, scores.shape[-1]), -math.inf)
+    best, tokens = allowed_scores.max(dim=-1)  # ties: the lowest id
+    nothing = ~broken & (best == -math.inf)
 
-    cond: [N, C, V] logits, the rows (frames) of all requests end to end.
-    uncond: [M, C, V] logits of the first M rows, or None. Requests beyond them must have guidance_scale 0.
-    request_of_row, frame_of_row: int64 [N]: a row's request, and its frame within that request.
-    step: int64 [R], the diffusion step of each request; it counts the noise.
-    mask_id: the token that is never chosen. It takes part in the normalisation and is excluded after it.
+    drawn = ((params.temperature[request] > 0) & ~broken & ~nothing).nonzero().squeeze(1)
+    if len(drawn):
+        tokens[drawn] = _draw(
+            allowed_scores[drawn] - best[drawn, None], params, request[drawn], cell[drawn], step[drawn]
+        )
+    failed = broken | nothing
+    tokens = tokens.masked_fill(failed, 0)
+    logprobs = logprobs.masked_fill(allowed_scores == -math.inf, -math.inf).masked_fill(failed[:, None], -math.inf)
+    top_tokens = top_logprobs = None
+    if top_n:
+        top_tokens = torch.sort(allowed_scores, dim=-1, descending=True, stable=True).indices[:, :top_n]
+        top_logprobs = logprobs.gather(-1, top_tokens)
+        top_tokens = top_tokens.masked_fill(top_logprobs == -math.inf, -1)
+    status = torch.zeros(len(params.seed), dtype=torch.int32, device=cond.device)
+    for flag, rows in ((STATUS_NOT_FINITE, broken), (STATUS_NOTHING_LEFT, nothing)):
+        counts = torch.zeros_like(status).index_add_(0, request, rows.int())
+        status |= (counts > 0).int() * flag
+    chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
+    return Samples(tokens, chosen, _confidence(logprobs, chosen, confidence), status, top_tokens, top_logprobs)
+
+
+def guided_scores(cond: Tensor, uncond: Tensor | None, guidance_scale: Tensor) -> Tensor:
+    """Classifier-free guidance: scores whose log_softmax is log_softmax(lc + g * (lc - lu)), float32 [K, V].
+
+    Softmax does not see a constant, so lc and lu need not be normalised first: with c and u less their maxima,
+    c + g * (c - u) will do. Taking the maxima off keeps large logits exact. Rows of scale 0 are c alone.
+    A token of conditional logit -inf stays impossible. uncond may have fewer rows, [J, V]: the others are unguided.
     """
-    codebooks = cond.shape[1]
-    if uncond is not None and uncond.shape[1:] != cond.shape[1:]:
-        raise ValueError(f"uncond: shape {tuple(uncond.shape)} does not go with cond {tuple(cond.shape)}")
-    logprobs = guided_logprobs(cond, uncond, params.guidance_scale[request_of_row])
-    logprobs[..., mask_id] = -math.inf
-    confidence, tokens = logprobs.max(dim=-1)
-    sampled = (params.temperature > 0)[request_of_row].nonzero().squeeze(1)
-    if len(sampled):
-        request = request_of_row[sampled]
-        cell = frame_of_row[sampled, None] * codebooks + torch.arange(codebooks, device=cond.device)
-        tokens[sampled] = _draw(logprobs[sampled], params, request, step[request], cell)
-    chosen = logprobs.gather(-1, tokens[..., None]).squeeze(-1)
-    return Samples(tokens, chosen, confidence)
+    c = cond.float()
+    c = c - c.amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
+    if uncond is None:
+        return c
+    u = uncond.float()
+    u = u - u.amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
+    rows = len(u)
+    scale = guidance_scale[:rows, None]
+    difference = scale * (c[:rows] - u)  # a step of its own, rounded before the sum
+    guided = torch.where(c[:rows] == -math.inf, -math.inf, c[:rows] + difference)
+    return torch.cat([torch.where(scale == 0, c[:rows], guided), c[rows:]])
 
 
-def guided_logprobs(cond: Tensor, uncond: Tensor | None, guidance_scale: Tensor) -> Tensor:
-    """Classifier-free guidance in log space: log_softmax(lc + g * (lc - lu)), float32 [N, C, V].
+def forbidden_mask(params: SamplingParams, request: Tensor, vocabulary: int) -> Tensor:
+    """bool [K, V], true where a token is forbidden; ids beyond the vocabulary forbid nothing."""
+    ids = params.forbidden[request].long()
+    ids = torch.where((ids < 0) | (ids >= vocabulary), vocabulary, ids)
+    mask = torch.zeros(len(request), vocabulary + 1, dtype=torch.bool, device=ids.device)
+    return mask.scatter_(1, ids, True)[:, :vocabulary]
 
-    cond [N, C, V] and uncond [M, C, V] (or None) are logits; guidance_scale is float32 [N]. Rows of scale 0 and
-    rows beyond M are log_softmax(cond).
+
+def keep_count(params: SamplingParams, request: Tensor, vocabulary: int) -> Tensor:
+    """How many tokens top_ratio and top_k let through: int64 [K]. The product is taken in float64."""
+    by_ratio = torch.ceil(params.top_ratio[request] * vocabulary).long().clamp(1, vocabulary)
+    by_count = params.top_k[request].long()
+    return torch.where(by_count > 0, torch.minimum(by_count, by_ratio), by_ratio)
+
+
+def kept(scores: Tensor, params: SamplingParams, request: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens that pass every filter. scores: float32 [K, V], 0 for the likeliest token that is not forbidden.
+
+    Returns (ids int64 [K, V], passed bool [K, V]): the ids from the likeliest down, and whether each passes. All
+    filters let through a first part of that order, so the kept set is the shortest of these parts.
     """
-    logprobs = torch.log_softmax(cond.float(), dim=-1)
-    if uncond is None or not len(uncond):
-        return logprobs
-    guided_rows = len(uncond)
-    scale = guidance_scale[:guided_rows, None, None]
-    lc = logprobs[:guided_rows]
-    lu = torch.log_softmax(uncond.float(), dim=-1)
-    guided = torch.log_softmax(lc + scale * (lc - lu), dim=-1)
-    logprobs[:guided_rows] = torch.where(scale == 0, lc, guided)
-    return logprobs
+    vocabulary = scores.shape[-1]
+    values, ids = torch.sort(scores, dim=-1, descending=True, stable=True)  # stable: ties go to the lowest id
+    rank = torch.arange(vocabulary, device=scores.device)
+    weight = exact.exp(values * inverse_temperature(params, request))
+    mass = (weight * MASS_UNIT).long()
+    total = mass.cumsum(dim=-1)
+    before = total - mass
+    limit = params.top_p[request].double() * total[:, -1].double()
+    passed = rank < keep_count(params, request, vocabulary)[:, None]
+    passed &= (before.double() < limit[:, None]) | (params.top_p[request] >= 1)[:, None]
+    passed &= weight >= params.min_p[request][:, None]
+    passed &= values > -math.inf
+    passed[:, 0] = True
+    return ids, passed
 
 
-def keep_count(top_ratio: Tensor, vocabulary: int) -> Tensor:
-    """ceil(top_ratio * V), at least 1, as int64; the product is taken in float64."""
-    return torch.ceil(top_ratio.double() * vocabulary).long().clamp(1, vocabulary)
+def inverse_temperature(params: SamplingParams, request: Tensor) -> Tensor:
+    """float32 [K, 1]; finite also for temperatures next to 0."""
+    return (1.0 / params.temperature[request]).clamp(max=1e30)[:, None]
 
 
-def _draw(logprobs: Tensor, params: SamplingParams, request: Tensor, step: Tensor, cell: Tensor) -> Tensor:
-    """Gumbel-max over the kept tokens. logprobs [K, C, V]; request, step [K]; cell [K, C] -> tokens int64 [K, C]."""
-    keep = keep_count(params.top_ratio[request], logprobs.shape[-1])
-    values, ids = torch.sort(logprobs, dim=-1, descending=True, stable=True)  # stable: ties go to the lowest id
-    widest = int(keep.max())
-    values, ids = values[..., :widest], ids[..., :widest]
-    noise = gumbel(params.seed[request, None, None], step[:, None, None], cell[..., None], ids, TOKEN_STREAM)
-    scores = values / params.temperature[request, None, None] + noise
-    dropped = torch.arange(widest, device=scores.device) >= keep[:, None, None]
-    scores = scores.masked_fill(dropped, -math.inf)
-    best = scores.amax(dim=-1, keepdim=True)
-    return ids.masked_fill(scores < best, logprobs.shape[-1]).amin(dim=-1)
+def _draw(scores: Tensor, params: SamplingParams, request: Tensor, cell: Tensor, step: Tensor) -> Tensor:
+    """Gumbel-max over the kept tokens: int64 [K]."""
+    ids, passed = kept(scores, params, request)
+    widest = int(passed.sum(dim=-1).max())
+    ids, passed = ids[:, :widest], passed[:, :widest]
+    noise = gumbel(params.seed[request, None], step[:, None], cell[:, None], ids, TOKEN_STREAM)
+    noisy = scores.gather(-1, ids) * inverse_temperature(params, request)  # rounded before the sum
+    noisy = (noisy + noise).masked_fill(~passed, -math.inf)
+    best = noisy.amax(dim=-1, keepdim=True)
+    return ids.masked_fill(noisy < best, scores.shape[-1]).amin(dim=-1)
+
+
+def _confidence(logprobs: Tensor, chosen: Tensor, rule: str) -> Tensor:
+    """float32 [K] from logprobs [K, V] (-inf where forbidden) and the chosen token's [K]."""
+    if rule == "logprob":
+        return chosen
+    if rule == "neg_entropy":
+        return torch.where(logprobs > -math.inf, logprobs.exp() * logprobs, 0.0).sum(dim=-1)
+    best = logprobs.amax(dim=-1)
+    if rule == "max":
+        return best
+    return best - logprobs.topk(min(2, logprobs.shape[-1]), dim=-1).values[:, -1]

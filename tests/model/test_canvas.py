@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
-from omnitts.sampler import Samples
 
 
 def test_published_schedules(cases):
@@ -29,9 +28,8 @@ def ranking(*, penalty=0.0, temperature=0.0, seeds=(1,)) -> RankingParams:
 
 def scores_of(confidence, masked, params, step=0):
     rows = len(confidence)
-    samples = Samples(torch.zeros_like(confidence, dtype=torch.int64), confidence, confidence)
     zeros = torch.zeros(rows, dtype=torch.int64)
-    return rank_scores(samples, masked, params, zeros, torch.arange(rows), torch.tensor([step]))
+    return rank_scores(confidence, masked, params, zeros, torch.arange(rows), torch.tensor([step]))
 
 
 def test_scores_penalise_fine_codebooks_and_skip_revealed_cells():

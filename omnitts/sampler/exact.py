@@ -1,0 +1,56 @@
+"""Logarithm and exponential that give the same float32 bits everywhere: in torch, in Triton, on the CPU and the GPU.
+
+A token is chosen by comparing floats, so two backends agree on every token only if the floats are the same. Library
+functions differ in their last bit; these are plain sums and products of float32, rounded one by one (never fused),
+in an order that `kernels.py` repeats. The polynomials are minimax fits of relative error; for noise that is plenty.
+"""
+
+import torch
+from torch import Tensor
+
+LN2 = 0.6931471805599453
+# log(1 + f) = f * P(f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1; relative error 7.4e-6. Highest power first.
+LOG_COEFFICIENTS = (
+    -0.1429191380739212,
+    0.2205590307712555,
+    -0.2540329098701477,
+    0.3325802683830261,
+    -0.4999021589756012,
+    1.000004529953003,
+)
+# exp(r) for |r| <= log(2) / 2; relative error 7.5e-8. Highest power first.
+EXP_COEFFICIENTS = (
+    0.008297652006149292,
+    0.04191538318991661,
+    0.16667574644088745,
+    0.49998894333839417,
+    0.9999997019767761,
+    1.0000001192092896,
+)
+SQRT_HALF_BITS = 0x3F3504F3  # float32 bits of sqrt(1/2)
+EXP_FLOOR = -80.0  # exp of less is 0: a share of 2e-35 is never drawn nor counted
+
+
+def log(x: Tensor) -> Tensor:
+    """Natural logarithm of positive, normal float32 numbers."""
+    bits = x.view(torch.int32)
+    exponent = (bits - SQRT_HALF_BITS) >> 23
+    f = (bits - (exponent << 23)).view(torch.float32) - 1.0
+    return f * _horner(f, LOG_COEFFICIENTS) + exponent.float() * LN2
+
+
+def exp(x: Tensor) -> Tensor:
+    """Exponential of float32 numbers <= 0; 0 below EXP_FLOOR."""
+    clamped = x.clamp(min=EXP_FLOOR)
+    power = torch.floor(clamped * (1 / LN2) + 0.5)
+    remainder = clamped - power * LN2
+    scale = ((power.int() + 127) << 23).view(torch.float32)
+    return torch.where(x < EXP_FLOOR, 0.0, _horner(remainder, EXP_COEFFICIENTS) * scale)
+
+
+def _horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    total = torch.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total = total * x  # a step of its own: fused with the sum, it would round once instead of twice
+        total = total + coefficient
+    return total

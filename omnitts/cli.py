@@ -326,3 +326,26 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     made = tts.load(model, device=device).encode_voice(ref_audio, text)
     save_voice(path, made)
     click.echo(f"{path}: {made.frames} frames, {made.frames / 25:.1f} s")
+
+
+@cli.group()
+def bench() -> None:
+    """Measure speed on this machine: ratios, taken in one run."""
+
+
+@bench.command("sampler")
+@click.option("--cells", type=click.IntRange(min=8), default=128_000, show_default=True, help="Positions to sample.")
+@click.option(
+    "--json", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JSON."
+)
+def bench_sampler(cells: int, path: Path | None) -> None:
+    """Time the sampler's kernels: share of the copy bandwidth, and ratios to plain torch and to FlashInfer."""
+    import json
+
+    from omnitts import bench as measure
+
+    figures = measure.bench_sampler(cells)
+    for line in measure.sampler_table(figures):
+        click.echo(line)
+    if path is not None:
+        path.write_text(json.dumps(figures.as_dict(), indent=2) + "\n", encoding="utf-8")

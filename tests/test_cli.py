@@ -327,6 +327,16 @@ def test_every_command_explains_itself(run):
         ["recipes", "show"],
         ["voice"],
         ["voice", "create"],
+        ["bench"],
+        ["bench", "sampler"],
     ):
         code, printed, _ = run(*command, "--help")
         assert code == 0 and "Usage" in printed
+
+
+def test_bench_needs_a_gpu(run):
+    import torch
+
+    if not torch.cuda.is_available():
+        code, _, said = run("bench", "sampler")
+        assert code == 2 and "CUDA" in said

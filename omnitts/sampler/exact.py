@@ -1,8 +1,8 @@
 """Logarithm and exponential that give the same float32 bits everywhere: in torch, in Triton, on the CPU and the GPU.
 
 A token is chosen by comparing floats, so two backends agree on every token only if the floats are the same. Library
-functions differ in their last bit; these are plain sums and products of float32, rounded one by one (never fused),
-in an order that `kernels.py` repeats. The polynomials are minimax fits of relative error; for noise that is plenty.
+functions differ in their last bit; these are float32 sums, products and fused multiply-adds, in an order that
+`kernels.py` repeats. The polynomials are minimax fits of relative error; for noise that is plenty.
 """
 
 import torch
@@ -36,21 +36,29 @@ def log(x: Tensor) -> Tensor:
     bits = x.view(torch.int32)
     exponent = (bits - SQRT_HALF_BITS) >> 23
     f = (bits - (exponent << 23)).view(torch.float32) - 1.0
-    return f * _horner(f, LOG_COEFFICIENTS) + exponent.float() * LN2
+    return _fma(exponent.float(), LN2, f * _horner(f, LOG_COEFFICIENTS))
 
 
 def exp(x: Tensor) -> Tensor:
     """Exponential of float32 numbers <= 0; 0 below EXP_FLOOR."""
     clamped = x.clamp(min=EXP_FLOOR)
-    power = torch.floor(clamped * (1 / LN2) + 0.5)
-    remainder = clamped - power * LN2
+    power = torch.floor(_fma(clamped, 1 / LN2, 0.5))
+    remainder = _fma(power, -LN2, clamped)
     scale = ((power.int() + 127) << 23).view(torch.float32)
     return torch.where(x < EXP_FLOOR, 0.0, _horner(remainder, EXP_COEFFICIENTS) * scale)
+
+
+def _fma(x: Tensor, factor: Tensor | float, addend: Tensor | float) -> Tensor:
+    """x * factor + addend with one rounding. A product of two float32 is exact in float64."""
+    factor, addend = (
+        value.double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32).double().item()
+        for value in (factor, addend)
+    )
+    return (x.double() * factor + addend).float()
 
 
 def _horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
     total = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
-        total = total * x  # a step of its own: fused with the sum, it would round once instead of twice
-        total = total + coefficient
+        total = _fma(total, x, coefficient)
     return total

@@ -1,0 +1,152 @@
+"""Measurements that back every claim of speed: ratios, taken in one run on the machine at hand."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from omnitts.errors import InputError
+from omnitts.sampler import SamplingParams, sample
+
+SPEECH_VOCABULARY, SPEECH_CODEBOOKS = 1025, 8
+TEXT_VOCABULARY, TEXT_POSITIONS = 151_936, 4096
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of the table. Ratios are times of the other over ours: above 1, ours is the faster."""
+
+    case: str
+    milliseconds: float
+    share_of_copy: float  # of the copy bandwidth, counting each logit read once
+    against_torch: float | None = None  # the plain-torch definition
+    against_compiled: float | None = None  # that under torch.compile
+    against_flashinfer: float | None = None  # its kernel for the same filter, plus a log_softmax for the logprobs
+
+
+@dataclass(frozen=True)
+class SamplerBench:
+    device: str
+    copy_gigabytes_per_second: float  # read plus written
+    rows: list[Row]
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def bench_sampler(cells: int = 128_000) -> SamplerBench:
+    """Times the sampler's Triton kernels on the first GPU; raises InputError without one.
+
+    cells: positions of a speech codebook's vocabulary in the first cases, bfloat16 and guided.
+    """
+    if not torch.cuda.is_available():
+        raise InputError("`omnitts bench sampler` needs a CUDA device: the CPU runs the definition itself")
+    bandwidth = _copy_bandwidth()
+    rows = [
+        _speech_case(name, settings, cells, bandwidth)
+        for name, settings in (
+            ("greedy", {}),
+            ("top-ratio 0.1, Gumbel", {"temperature": 1.0, "top_ratio": 0.1}),
+            ("top-p 0.9, Gumbel", {"temperature": 1.0, "top_p": 0.9}),
+        )
+    ]
+    rows += [
+        _text_case(name, settings, bandwidth)
+        for name, settings in (("top-p 0.9", {"top_p": 0.9}), ("top-k 50", {"top_k": 50}))
+    ]
+    return SamplerBench(torch.cuda.get_device_name(), bandwidth, rows)
+
+
+def sampler_table(bench: SamplerBench) -> list[str]:
+    """The bench as lines of text."""
+
+    def times(ratio: float | None) -> str:
+        return "-" if ratio is None else f"{ratio:.1f} x"
+
+    lines = [
+        f"{bench.device}; copy bandwidth {bench.copy_gigabytes_per_second:,.0f} GB/s",
+        f"{'case':<44} {'ms':>8} {'of copy':>8} {'torch':>8} {'compiled':>9} {'flashinfer':>11}",
+    ]
+    for row in bench.rows:
+        lines.append(
+            f"{row.case:<44} {row.milliseconds:>8.3f} {row.share_of_copy:>8.0%} {times(row.against_torch):>8} "
+            f"{times(row.against_compiled):>9} {times(row.against_flashinfer):>11}"
+        )
+    return lines
+
+
+def _speech_case(name: str, settings: dict, cells: int, bandwidth: float) -> Row:
+    frames = cells // SPEECH_CODEBOOKS
+    cond, uncond = (torch.randn(frames, SPEECH_CODEBOOKS, SPEECH_VOCABULARY, device="cuda").bfloat16() for _ in "cu")
+    params = SamplingParams.of(
+        [{"seed": 1, "guidance_scale": 2.0, "forbidden": [SPEECH_VOCABULARY - 1], **settings}], device="cuda"
+    )
+    offsets, step = torch.tensor([0, frames], device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+
+    def run(backend: str) -> Callable[[], object]:
+        return lambda: sample(cond, uncond, params, offsets=offsets, step=step, backend=backend)
+
+    ours = milliseconds(run("triton"))
+    moved = 2 * cond.numel() * cond.element_size()
+    return Row(
+        f"{name}, {cells:,} cells of {SPEECH_VOCABULARY}, guided",
+        ours,
+        moved / (ours * 1e6) / bandwidth,
+        milliseconds(run("torch"), 3) / ours,
+        milliseconds(torch.compile(run("torch")), 3) / ours,
+    )
+
+
+def _text_case(name: str, settings: dict, bandwidth: float) -> Row:
+    logits = torch.randn(TEXT_POSITIONS, 1, TEXT_VOCABULARY, device="cuda").bfloat16() * 2
+    params = SamplingParams.of([{"seed": 1, "temperature": 1.0, **settings}], device="cuda")
+    offsets, step = torch.tensor([0, TEXT_POSITIONS], device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+    ours = milliseconds(lambda: sample(logits, None, params, offsets=offsets, step=step, backend="triton"), 5)
+    theirs = _flashinfer_milliseconds(logits.squeeze(1), settings)
+    return Row(
+        f"{name}, {TEXT_POSITIONS:,} positions of {TEXT_VOCABULARY:,}",
+        ours,
+        logits.numel() * logits.element_size() / (ours * 1e6) / bandwidth,
+        against_flashinfer=None if theirs is None else theirs / ours,
+    )
+
+
+def _flashinfer_milliseconds(logits: Tensor, settings: dict) -> float | None:
+    """FlashInfer's softmax and sampling kernels, and the log_softmax whose values they do not give."""
+    try:
+        from flashinfer.sampling import softmax, top_k_sampling_from_probs, top_p_sampling_from_probs
+    except ImportError:
+        return None
+
+    def run() -> None:
+        probabilities = softmax(logits)
+        if "top_p" in settings:
+            tokens = top_p_sampling_from_probs(probabilities, settings["top_p"])
+        else:
+            tokens = top_k_sampling_from_probs(probabilities, settings["top_k"])
+        torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, None].long())
+
+    return milliseconds(run, 5)
+
+
+def _copy_bandwidth() -> float:
+    """Device-to-device copy of 1 GiB, in GB/s, bytes read plus written."""
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() / (milliseconds(lambda: target.copy_(source)) * 1e6)
+
+
+def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
+    """Median time of a call on the GPU, by events, after three calls to warm up."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[len(times) // 2]

@@ -129,26 +129,31 @@ def _log(x):
     exponent = (bits - _SQRT_HALF_BITS) >> 23
     f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
     p = _horner(f, _L0, _L1, _L2, _L3, _L4, _L5)
-    return tl.fma(_small_int_to_float(exponent), _LN2 + f * 0.0, f * p)
+    return tl.fma(_small_int_to_float(exponent), _full(f, _LN2), f * p)
 
 
 @triton.jit
 def _exp(x):
     clamped = tl.maximum(x, _EXP_FLOOR)
-    power = tl.floor(tl.fma(clamped, _INVERSE_LN2 + x * 0.0, 0.5 + x * 0.0))
-    r = tl.fma(power, -_LN2 + x * 0.0, clamped)
+    power = tl.floor(tl.fma(clamped, _full(x, _INVERSE_LN2), _full(x, 0.5)))
+    r = tl.fma(power, _full(x, -_LN2), clamped)
     p = _horner(r, _E0, _E1, _E2, _E3, _E4, _E5)
     scale = ((power.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
     return tl.where(x < _EXP_FLOOR, 0.0, p * scale)
 
 
 @triton.jit
+def _full(like, value):
+    return tl.full(like.shape, value, tl.float32)
+
+
+@triton.jit
 def _horner(x, c0, c1, c2, c3, c4, c5):
-    p = tl.fma(tl.full(x.shape, c0, tl.float32), x, tl.full(x.shape, c1, tl.float32))
-    p = tl.fma(p, x, tl.full(x.shape, c2, tl.float32))
-    p = tl.fma(p, x, tl.full(x.shape, c3, tl.float32))
-    p = tl.fma(p, x, tl.full(x.shape, c4, tl.float32))
-    return tl.fma(p, x, tl.full(x.shape, c5, tl.float32))
+    p = tl.fma(_full(x, c0), x, _full(x, c1))
+    p = tl.fma(p, x, _full(x, c2))
+    p = tl.fma(p, x, _full(x, c3))
+    p = tl.fma(p, x, _full(x, c4))
+    return tl.fma(p, x, _full(x, c5))
 
 
 @triton.jit

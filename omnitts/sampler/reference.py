@@ -95,15 +95,15 @@ def kept(scores: Tensor, params: SamplingParams, request: Tensor) -> tuple[Tenso
     """
     vocabulary = scores.shape[-1]
     values, ids = torch.sort(scores, dim=-1, descending=True, stable=True)  # stable: ties go to the lowest id
-    rank = torch.arange(vocabulary, device=scores.device)
-    weight = exact.exp(values * inverse_temperature(params, request))
-    mass = (weight * MASS_UNIT).long()
-    total = mass.cumsum(dim=-1)
-    before = total - mass
-    limit = params.top_p[request].double() * total[:, -1].double()
-    passed = rank < keep_count(params, request, vocabulary)[:, None]
-    passed &= (before.double() < limit[:, None]) | (params.top_p[request] >= 1)[:, None]
-    passed &= weight >= params.min_p[request][:, None]
+    passed = torch.arange(vocabulary, device=scores.device) < keep_count(params, request, vocabulary)[:, None]
+    top_p, min_p = params.top_p[request, None], params.min_p[request, None]
+    if ((top_p < 1) | (min_p > 0)).any():
+        weight = exact.exp(values * inverse_temperature(params, request))
+        mass = (weight * MASS_UNIT).long()
+        total = mass.cumsum(dim=-1)
+        limit = top_p.double() * total[:, -1:].double()
+        passed &= ((total - mass).double() < limit) | (top_p >= 1)
+        passed &= weight >= min_p
     passed &= values > -math.inf
     passed[:, 0] = True
     return ids, passed

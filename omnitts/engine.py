@@ -120,7 +120,9 @@ class Batch:
             torch.tensor([r.recipe.position_temperature for r in requests], dtype=torch.float32, device=device),
             sampling.seed,
         )
-        samples = sample(cond, uncond, sampling, offsets=offsets, step=step)
+        # The definition, on a GPU too: its confidences round as the CPU's do, so that a GPU in float32 ranks the cells
+        # as the CPU does.
+        samples = sample(cond, uncond, sampling, offsets=offsets, step=step, backend="torch")
         self.status[self.active] |= samples.status
         scores = rank_scores(samples.confidence, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
         return commit(canvas, samples.tokens, top_cells(scores, request_of_row, offsets[:-1], count))

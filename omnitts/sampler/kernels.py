@@ -308,7 +308,7 @@ def _small_kernel(
                     a = _guide(a, ua - uncond_top, scale)
                     b = _guide(b, ub - uncond_top, scale)
                 shift = _finite_or_zero(_max2(a, b))
-                log_sum = tl.log(tl.sum(tl.exp(a - shift), 0) + tl.sum(tl.exp(b - shift), 0)) + shift
+                log_sum = tl.log(tl.sum(tl.exp(a - shift), 0) + tl.sum(tl.exp(b - shift), 0))
                 forbidden = forbiddens + request * FORBIDDEN
                 a = _forbid(a, ids_a, forbidden, FORBIDDEN)
                 b = _forbid(b, ids_b, forbidden, FORBIDDEN)
@@ -316,7 +316,7 @@ def _small_kernel(
                 broken = log_sum != log_sum
                 nothing = (best == _NINF) & (broken == 0)
                 token = request.to(tl.int32) * 0
-                chosen = best - log_sum
+                chosen = best - shift - log_sum
                 if DRAW == 0:
                     token = _first2(a == best, ids_a, b == best, ids_b)
                 elif (broken | nothing) == 0:
@@ -340,17 +340,17 @@ def _small_kernel(
                     x = tl.load(cond_base + token * cond_id).to(tl.float32) - cond_top
                     if guided:
                         x = _guide(x, tl.load(uncond_base + token * uncond_id).to(tl.float32) - uncond_top, scale)
-                    chosen = x - log_sum
+                    chosen = x - shift - log_sum
                 if CONFIDENCE == 0:
-                    confidence = best - log_sum
+                    confidence = best - shift - log_sum
                 elif CONFIDENCE == 1:
                     confidence = chosen
                 elif CONFIDENCE == 2:
                     first = _first2(a == best, ids_a, b == best, ids_b)
                     confidence = best - _max2(tl.where(ids_a == first, _NINF, a), tl.where(ids_b == first, _NINF, b))
                 else:
-                    la = a - log_sum
-                    lb = b - log_sum
+                    la = a - shift - log_sum
+                    lb = b - shift - log_sum
                     confidence = tl.sum(tl.where(la > _NINF, tl.exp(la) * la, 0.0), 0)
                     confidence += tl.sum(tl.where(lb > _NINF, tl.exp(lb) * lb, 0.0), 0)
                 _store(
@@ -371,7 +371,7 @@ def _small_kernel(
                     which = _first2(a == value, ids_a, b == value, ids_b)
                     there = (value > _NINF) & ((broken | nothing) == 0)
                     tl.store(out_top_tokens + place * TOP_N + n, tl.where(there, which, -1))
-                    tl.store(out_top_logprobs + place * TOP_N + n, tl.where(there, value - log_sum, _NINF))
+                    tl.store(out_top_logprobs + place * TOP_N + n, tl.where(there, value - shift - log_sum, _NINF))
                     a = tl.where(ids_a == which, _NINF, a)
                     b = tl.where(ids_b == which, _NINF, b)
 
@@ -581,7 +581,7 @@ def _large_kernel(
         which = tl.where(better, ids, which)
         value = tl.where(better, y, value)
     shift = _finite_or_zero(tl.max(peak, 0))
-    log_sum = tl.log(tl.sum(total * tl.exp(_finite_or_zero(peak) - shift), 0)) + shift
+    log_sum = tl.log(tl.sum(total * tl.exp(_finite_or_zero(peak) - shift), 0))
     best = tl.max(value, 0)
     token = tl.min(tl.where(value == best, which, _NO_ID), 0)
     first = token
@@ -650,9 +650,9 @@ def _large_kernel(
     chosen_score = tl.load(cond + token * cond_id).to(tl.float32) - cond_top
     if guided:
         chosen_score = _guide(chosen_score, tl.load(uncond + token * uncond_id).to(tl.float32) - uncond_top, scale)
-    chosen = chosen_score - log_sum
+    chosen = chosen_score - shift - log_sum
     if CONFIDENCE == 0:
-        confidence = best - log_sum
+        confidence = best - shift - log_sum
     elif CONFIDENCE == 1:
         confidence = chosen
     elif CONFIDENCE == 2:
@@ -661,7 +661,7 @@ def _large_kernel(
         sums = tl.zeros([BLOCK], tl.float32)
         for start in range(0, V, BLOCK):
             x, ids = _chunk(cond, cond_id, uncond, uncond_id, cond_top, uncond_top, scale, guided, start, V, BLOCK)
-            logprob = _forbid(x, ids, forbidden, FORBIDDEN) - log_sum
+            logprob = _forbid(x, ids, forbidden, FORBIDDEN) - shift - log_sum
             sums += tl.where(logprob > _NINF, tl.exp(logprob) * logprob, 0.0)
         confidence = tl.sum(sums, 0)
     _store(
@@ -684,4 +684,4 @@ def _large_kernel(
         last_id = tl.min(tl.where(value == last, which, _NO_ID), 0)
         there = (last > _NINF) & (failed == 0)
         tl.store(out_top_tokens + place * TOP_N + i, tl.where(there, last_id, -1))
-        tl.store(out_top_logprobs + place * TOP_N + i, tl.where(there, last - log_sum, _NINF))
+        tl.store(out_top_logprobs + place * TOP_N + i, tl.where(there, last - shift - log_sum, _NINF))

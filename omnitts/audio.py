@@ -8,7 +8,6 @@ import math
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import numpy as np
 
 from omnitts.errors import InputError
 from omnitts.files import atomic_path
+from omnitts.model.duration import FRAME_RATE
 from omnitts.ogg import with_serial
 from omnitts.silence import remove_silence
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 SAMPLE_RATE = 24_000
-FRAME_SAMPLES = 960
-FRAME_RATE = 25
+FRAME_SAMPLES = SAMPLE_RATE // FRAME_RATE
 
 # The peak that recordings must exceed: about three 16-bit steps, so that dither alone counts as silence.
 SILENT_PEAK = 1e-4
@@ -51,12 +50,6 @@ _SINC_PHASES = 128
 # ---- Reading ----
 
 
-@dataclass(frozen=True)
-class Probe:
-    seconds: float
-    sample_rate: int
-
-
 def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
     """Read any file that libsndfile knows: (float32 [N], the mean of the channels; the file's sample rate).
 
@@ -70,8 +63,10 @@ def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
         return wave, file.samplerate
 
 
-def probe_audio(path: str | PathLike) -> Probe:
+def probe_audio(path: str | PathLike) -> float:
     """Check cheaply that a file is a usable recording: its header, and its samples up to the first sound.
+
+    Returns its length in seconds.
 
     Raises InputError as `read_audio` does, for as much of the file as it looks at, and for a file that is
     silent: no sample is further from zero than `SILENT_PEAK`.
@@ -81,7 +76,7 @@ def probe_audio(path: str | PathLike) -> Probe:
             raise InputError(f"audio file without samples: {path}")
         while len(block := _read_mono(file, _PROBE_SAMPLES, path)):
             if not is_silent(block):
-                return Probe(file.frames / file.samplerate, file.samplerate)
+                return file.frames / file.samplerate
     raise InputError(f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {path}")
 
 
@@ -204,7 +199,7 @@ def join_chunks(waves: Sequence[np.ndarray]) -> np.ndarray:
 def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: bool) -> np.ndarray:
     """Finish a generated 24 kHz wave as the OmniVoice decoder does.
 
-    1. With `postprocess_output`, silences over 0.5 s are shortened and those at the edges cut to 0.1 s.
+    1. With `postprocess_output`, silences of over 1 s are cut to 1 s, and those at the edges to 0.1 s.
     2. Loudness: with a reference whose RMS `ref_rms` is below 0.1, as much quieter as the reference was
        amplified; with a louder one, unchanged; without one (None), a peak of 0.5.
     3. A fade over 0.1 s, but at most half the wave, and then 0.1 s of silence at both ends.

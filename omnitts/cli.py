@@ -1,5 +1,10 @@
-"""The command line: parse, call, print; nothing else. Exit codes: 0 all written, 1 some failed, 2 bad input."""
+"""The command line: parse, call, print; nothing else.
 
+Exit codes: 0 all written, 1 some failed, 2 bad input, 130 interrupted by Ctrl-C or SIGTERM.
+"""
+
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +13,19 @@ from typing import Any
 import click
 
 from omnitts import __version__
+from omnitts.console import close_stdout, prepare_streams
 from omnitts.errors import InputError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
+MOST_SHOWN = 20  # errors or warnings; more would scroll the first ones away
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: a user's mistake becomes its own lines on stderr, never a traceback."""
+    """The entry point: a user's mistake, or a system's refusal, becomes its own lines on stderr, never a traceback."""
+    prepare_streams()
     try:
         sys.exit(cli.main(arguments, prog_name="omnitts", standalone_mode=False) or 0)
     except InputError as error:
@@ -28,18 +37,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output (head, say) has gone; closing stderr keeps Python's shutdown quiet about it.
-        sys.stderr.close()
+    except OSError as error:  # a full disk, a folder that went away, an output that nobody takes
+        click.echo(f"error: {InputError(error.strerror or str(error), file=error.filename)}", err=True)
+        close_stdout()
         sys.exit(EXIT_FAILED)
 
 
 def _complain(error: InputError) -> None:
     lines = str(error).splitlines()
-    for line in lines:
-        click.echo(f"error: {line}", err=True)
+    _say_first("error", lines)
     if len(lines) > 1:
-        click.echo(f"{len(lines)} errors; nothing was started", err=True)
+        click.echo(f"{len(lines):,} errors; nothing was started", err=True)
+
+
+def _say_first(kind: str, lines: Sequence[str]) -> None:
+    for line in lines[:MOST_SHOWN]:
+        click.echo(f"{kind}: {line}", err=True)
+    if len(lines) > MOST_SHOWN:
+        click.echo(f"... and {_count(len(lines) - MOST_SHOWN, f'more {kind}')}", err=True)
+
+
+def _not_blank(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """For what names a file or a folder: an empty path would mean the current folder."""
+    if value is not None and not value.strip():
+        raise InputError("is blank: give a name", field=parameter.opts[-1])
+    return value
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,6 +76,8 @@ def cli() -> None:
 
     A manifest is JSON Lines ({"id": ..., "text": ...}, one utterance a line), a .txt file (a line an
     utterance) or a .lst list (id|ref_text|ref_audio|text).
+
+    Exit codes: 0, all went well; 1, something failed; 2, the input was refused; 130, interrupted.
     """
 
 
@@ -69,12 +93,13 @@ def _options(*options: Any) -> Any:
 
 
 manifest_options = _options(
-    click.argument("manifest", metavar="MANIFEST"),
+    click.argument("manifest", metavar="MANIFEST", callback=_not_blank),
     click.option(
         "--recipe",
         default="default",
         show_default=True,
         metavar="NAME|FILE",
+        callback=_not_blank,
         help="Sampling settings: a name from `omnitts recipes`, or a YAML file.",
     ),
     click.option(
@@ -87,6 +112,7 @@ manifest_options = _options(
     click.option(
         "--voice",
         metavar="FILE",
+        callback=_not_blank,
         help="Voice for the lines without one of their own, made by `omnitts voice create`.",
     ),
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N utterances."),
@@ -95,6 +121,7 @@ manifest_options = _options(
 model_option = click.option(
     "--model",
     metavar="FOLDER|HUB_ID",
+    callback=_not_blank,
     help="Checkpoint: a folder, or a hub id such as k2-fsa/OmniVoice. Default: the bundled one.",
 )
 
@@ -116,7 +143,7 @@ positions_option = click.option(
 
 @cli.command()
 @manifest_options
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder for the results.")
+@click.option("--out", required=True, metavar="DIR", callback=_not_blank, help="Folder for the results.")
 @model_option
 @device_option
 @click.option(
@@ -142,7 +169,7 @@ def synth(
     settings: tuple[str, ...],
     voice: str | None,
     limit: int | None,
-    out: Path,
+    out: str,
     model: str | None,
     device: str,
     dtype: str,
@@ -154,34 +181,41 @@ def synth(
     """Voice every line of MANIFEST into DIR.
 
     Writes DIR/ID.wav, DIR/results.jsonl (a line an utterance) and DIR/summary.json. MANIFEST may be - for
-    standard input. Everything is checked before work starts. An utterance that fails later is recorded in
-    results.jsonl and costs no other; the exit code is 0 only if all were written, 1 if some failed, 2 if the
-    input was refused.
+    JSON Lines from standard input. It is checked as a whole, as by `omnitts check`, before work starts. An
+    utterance that fails later is recorded in results.jsonl and costs no other. Ctrl-C or SIGTERM ends a run early
+    and keeps what is done.
+
+    Exit codes: 0, all were written; 1, some failed; 2, the input was refused, or another run is writing into
+    DIR; 130, interrupted.
 
     \b
       omnitts synth lines.jsonl --out wavs/ --recipe fast
       omnitts synth lines.jsonl --out wavs/ --model k2-fsa/OmniVoice --device cuda
       echo '{"text": "Hello."}' | omnitts synth - --out wavs/ --set num_step=8
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run as Ctrl-C does
     run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
 
     from omnitts import job, tts
     from omnitts.files import check_folder
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.packing import DEFAULT_MAX_POSITIONS
+    from omnitts.prepare import check_voices
 
-    output = job.Output(out, format, save_codes)
-    check_folder(out, "--out")
+    output = job.Output(Path(out), format, save_codes)
     torch_device = tts.resolve_device(device)
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
+    checkpoint = open_checkpoint(resolve_model(model))
+    check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
+    check_folder(output.folder, "--out")  # before the tensors are read, which may take a while
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
-    speaker = tts.load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, torch_dtype)
-    speaker.check_voices(lines.utterances)
+    speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype)
     totals = job.run_job(
         speaker,
         lines.utterances,
         output,
+        asked={"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
         max_positions=max_positions or DEFAULT_MAX_POSITIONS,
         progress=job.Bar(len(lines.utterances), quiet=quiet),
     )
@@ -219,17 +253,20 @@ def _read(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     base = load_recipe(recipe)
     run_recipe = with_settings(base, overrides, file="--set")
     lines = read_manifest(manifest, recipe=base, settings=overrides, voice=voice, limit=limit)
-    for warning in lines.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    _say_first("warning", lines.warnings)
     return run_recipe, lines
 
 
 @cli.command()
 @manifest_options
 def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> None:
-    """Validate MANIFEST, its recipes and its reference audio, without loading a model.
+    """Validate MANIFEST, its recipes and its references, without loading a model.
 
-    All errors are reported together, each with file, line and field. Exit code 0 if there are none, else 2.
+    Of a recording, the header and the samples up to the first sound are read: it must be audio, at least 0.04 s
+    of it, and not silent. Voice files are read whole; whether they fit the checkpoint is seen by `plan` and `synth`.
+
+    All errors are counted and the first 20 told, each with file, line and field. Exit code 0 if there are none,
+    else 2.
     """
     _, lines = _read(manifest, recipe, settings, voice, limit)
     references = {u.ref_audio for u in lines.utterances if u.ref_audio} | {u.voice for u in lines.utterances if u.voice}
@@ -256,21 +293,29 @@ def plan(
     limit: int | None,
     model: str | None,
     max_positions: int | None,
-) -> None:
+) -> int:
     """Print the batches that `synth` would run for MANIFEST, without loading a model.
 
     Positions are what a batch's packed row holds: prompt, reference and target of each clip, and the target once
     more where it is guided. Nothing is padded. Only the tokenizer of the checkpoint is read.
+
+    Exit codes: 0, nothing stands against it; 1, some utterances would fail, each of them named; 2, the input was
+    refused.
     """
     _, lines = _read(manifest, recipe, settings, voice, limit)
 
     from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
     from omnitts.packing import DEFAULT_MAX_POSITIONS
-    from omnitts.plan import describe, plan_job
+    from omnitts.plan import Unusable, describe, plan_job
+    from omnitts.prepare import check_voices
 
-    tokenizer = load_tokenizer(open_checkpoint(resolve_model(model)))
-    for line in describe(plan_job(tokenizer, lines.utterances, max_positions or DEFAULT_MAX_POSITIONS)):
+    checkpoint = open_checkpoint(resolve_model(model))
+    check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
+    tokenizer = load_tokenizer(checkpoint)
+    plans = list(plan_job(tokenizer, lines.utterances, max_positions or DEFAULT_MAX_POSITIONS))
+    for line in describe(plans):
         click.echo(line)
+    return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
 
 
 @cli.group(invoke_without_command=True)
@@ -300,7 +345,7 @@ def voice() -> None:
 
 
 @voice.command("create")
-@click.argument("ref_audio", metavar="REF_AUDIO")
+@click.argument("ref_audio", metavar="REF_AUDIO", callback=_not_blank)
 @click.option("--text", required=True, metavar="TRANSCRIPT", help="The words spoken in REF_AUDIO.")
 @click.option(
     "-o",
@@ -318,14 +363,24 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
 
     3 to 10 seconds of clean speech serve best. A voice belongs to the codec of the checkpoint that made it.
     """
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path} does not end in .safetensors, as voice files do", field="--out")
+    if os.path.realpath(path) == os.path.realpath(ref_audio):
+        raise InputError(f"{path} is the recording itself: choose another name", field="--out")
+
     from omnitts import tts
     from omnitts.files import check_folder
+    from omnitts.model.checkpoint import open_checkpoint, resolve_model
+    from omnitts.model.duration import FRAME_RATE
     from omnitts.model.voice import save_voice
 
+    torch_device = tts.resolve_device(device)
+    checkpoint = open_checkpoint(resolve_model(model))
     check_folder(path.parent, "--out")
-    made = tts.load(model, device=device).encode_voice(ref_audio, text)
+    speaker = tts.load_checkpoint(checkpoint, torch_device, tts.resolve_dtype("auto", torch_device))
+    made = speaker.encode_voice(ref_audio, text)
     save_voice(path, made)
-    click.echo(f"{path}: {made.frames} frames, {made.frames / 25:.1f} s")
+    click.echo(f"{path}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
 
 
 @cli.group()

@@ -1,24 +1,59 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and one that only one run at a time writes."""
 
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
+from typing import IO
 
 from omnitts.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 def check_folder(folder: Path, option: str) -> None:
     """Make the folder that `option` names; raise InputError when files could not be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_path(folder / "omnitts-probe") as probe:
-            probe.touch()
-        (folder / "omnitts-probe").unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write to {folder}: {reason}; choose another folder", field=option) from None
+
+
+@contextmanager
+def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
+    """Open a file to write it anew, unless another process has it open this way: InputError, and it stays as it is.
+
+    The system takes the lock back when a process ends, however it does, so that none is ever left behind. Whoever
+    writes has to flush, too: closing tells of no error.
+    """
+    try:
+        # Not "w", which would empty another run's file.
+        file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder", field=option) from None
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        message = f"another run is writing into {path.parent}: wait for it, or choose another folder"
+        raise InputError(message, field=option) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        file.truncate(0)
+        yield file
+    finally:
+        with suppress(OSError):
+            file.close()
 
 
 @contextmanager
@@ -26,13 +61,17 @@ def atomic_path(path: str | PathLike) -> Iterator[Path]:
     """Yield a hidden temporary path beside `path`; rename it to `path` when the block ends without an error.
 
     Whoever looks at `path` sees the old file or the whole new one, also when the process is killed half way.
-    On an error the temporary file is removed and `path` stays as it was. The process id in its name keeps two
-    runs from writing into each other's file.
+    On an error the temporary file is removed and `path` stays as it was; an OSError then names `path`. The
+    process id in the temporary name keeps two runs from writing into each other's file.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
-        temporary.unlink(missing_ok=True)  # after a rename there is nothing left to remove
+        with suppress(OSError):  # after a rename there is nothing left to remove
+            temporary.unlink()

@@ -1,10 +1,12 @@
 """A whole manifest: run the utterances, write audio as it comes, report on each and on all."""
 
+import io
 import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +18,7 @@ from tqdm import tqdm
 
 from omnitts import __version__
 from omnitts.audio import write_audio
-from omnitts.files import atomic_path
+from omnitts.files import atomic_path, open_alone
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.recipe import digest
@@ -53,16 +55,23 @@ class Totals:
 
 
 def run_job(
-    tts: TTS, utterances: Sequence[Utterance], output: Output, *, max_positions: int, progress: "Bar"
+    tts: TTS,
+    utterances: Sequence[Utterance],
+    output: Output,
+    *,
+    asked: Mapping[str, Any],
+    max_positions: int,
+    progress: "Bar",
 ) -> Totals:
     """Voices all utterances into the output folder.
 
     Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json
-    closes the run, also one that Ctrl-C ended. An utterance that fails is recorded and costs no other.
+    closes the run, also one that Ctrl-C ended, and repeats what was `asked` for. An utterance that fails is
+    recorded and costs no other. Raises InputError when another run is writing into the folder.
     """
     totals = Totals(len(utterances))
     started, clock = datetime.now(UTC), time.monotonic()
-    with open(output.folder / RESULTS, "w", encoding="utf-8") as results:
+    with open_alone(output.folder / RESULTS, "--out") as results:
         try:
             for speech in tts.stream(utterances, max_positions=max_positions, progress=progress):
                 _record(_write(speech, output, tts.sample_rate), results, totals)
@@ -71,22 +80,31 @@ def run_job(
             totals.interrupted = True
         finally:
             progress.close()
-    totals.wall_seconds = time.monotonic() - clock
-    _write_json(output.folder / SUMMARY, _summary(tts, totals, started, max_positions))
+        totals.wall_seconds = time.monotonic() - clock
+        summary = {**asked, "format": output.format, **_summary(tts, totals, started, max_positions)}
+        _write_json(output.folder / SUMMARY, summary)
     return totals
 
 
 def _write(speech: Speech, output: Output, sample_rate: int) -> dict[str, Any]:
-    """Writes an utterance's files; returns its line for results.jsonl."""
+    """Writes an utterance's files; returns its line for results.jsonl.
+
+    An earlier run's files of the same names do not outlive this line, be it a success or a failure.
+    """
     path = output.folder / f"{speech.id}.{output.format}"
+    codes = output.folder / f"{speech.id}.codes.npy"
     error = speech.error
     if error is None:
         try:
             write_audio(path, speech.audio, sample_rate, output.format)
             if output.save_codes:
-                _write_codes(output.folder / f"{speech.id}.codes.npy", speech.codes)
+                _write_codes(codes, speech.codes)
         except OSError as failure:
-            error = f"cannot write {path.name}: {failure.strerror or failure}"
+            error = f"cannot write {Path(failure.filename or path).name}: {failure.strerror or failure}"
+    if error is not None:
+        _remove(path)
+    if error is not None or not output.save_codes:
+        _remove(codes)
     written = error is None
     return {
         "id": speech.id,
@@ -102,24 +120,37 @@ def _write(speech: Speech, output: Output, sample_rate: int) -> dict[str, Any]:
 
 
 def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
+    try:
+        results.write(json.dumps(line, ensure_ascii=False) + "\n")
+        results.flush()
+    except OSError as error:
+        error.filename = results.name
+        raise
     if line["status"] == "ok":
         totals.written += 1
         totals.audio_seconds += line["seconds"]
     else:
         totals.failed += 1
         tqdm.write(f"{line['id']}: {line['error']}", file=sys.stderr)
-    results.write(json.dumps(line, ensure_ascii=False) + "\n")
-    results.flush()
 
 
 def _write_codes(path: Path, codes: np.ndarray) -> None:
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, codes)
+    buffer = io.BytesIO()  # np.save into a file does not say why a disk refuses
+    np.save(buffer, codes)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(buffer.getvalue())
 
 
 def _write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        # A file name that is not UTF-8 holds surrogates; escaped with a backslash they are JSON still.
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # most often there is none
+        path.unlink()
 
 
 def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A manifest: a file of things to say, read line by line into checked `Utterance` records.
 
-Every mistake in the file is found before any audio is made, and all of them are told at once.
+All that is wrong with the file itself is found before any audio is made, and told at once. Of a recording only
+the header and the samples up to the first sound are read: what is damaged further on fails when its turn comes.
 """
 
 import json
@@ -15,6 +16,7 @@ from itertools import islice
 from typing import IO, Any
 
 from omnitts.errors import InputError
+from omnitts.model.duration import FRAME_RATE
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import resolve_language
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
@@ -87,7 +89,7 @@ def read_manifest(
     - .lst: `id|ref_text|ref_audio|text` a line, as in seed-tts lists; one further column is ignored.
 
     Lines are UTF-8, blank ones are skipped, paths in them are relative to the manifest's folder. Recordings
-    and voice files are opened and checked, each once. The file is never in memory as a whole.
+    are looked into and voice files read, each once. The file is never in memory as a whole.
 
     Args:
         source: a path, or "-" for JSON Lines from standard input.
@@ -105,7 +107,7 @@ def read_manifest(
     checker = _Checker(name, folder, recipe, settings or {}, run_voice)
     parse = None
     with _open(source, checker) as stream:
-        for text in islice(checker.lines(stream), limit):
+        for text in islice(checker.lines(stream), None if limit is None else min(limit, sys.maxsize)):
             parse = parse or _parser(suffix, text, checker)
             try:
                 record = parse(text)
@@ -135,6 +137,8 @@ def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> 
 
 def _open(source: str, checker: "_Checker") -> AbstractContextManager[IO[bytes]]:
     if source == "-":
+        if sys.stdin is None:
+            raise checker.fatal("standard input is closed: pipe JSON Lines into it")
         return nullcontext(sys.stdin.buffer)
     try:
         return open(source, "rb")
@@ -224,6 +228,8 @@ def _spoken(value: object) -> str:
 def _file_name(value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"wanted a text in quotes, got {shown(value)}")
+    if not value.strip():
+        raise InputError("is blank: give a name, or leave it out and the line's number is taken")
     if not _SAFE_ID.fullmatch(value) or len(value.encode()) > MAX_ID_BYTES:
         raise InputError(
             f"{shown(value)} cannot name a file: no slash, backslash or control character, no dot or dash in "
@@ -262,9 +268,9 @@ _seed = _setting("seed")
 
 def _check_recording(path: str) -> None:
     """A look at its header and its first sounds: InputError when it cannot serve as a reference."""
-    from omnitts.audio import FRAME_RATE, probe_audio
+    from omnitts.audio import probe_audio
 
-    seconds = probe_audio(path).seconds
+    seconds = probe_audio(path)
     if seconds < 1 / FRAME_RATE:
         raise InputError(f"only {seconds:.3f} s long: {path}; choose a recording of 3 to 10 s")
 
@@ -324,7 +330,8 @@ class _Checker:
 
     def lines(self, stream: IO[bytes]) -> Iterator[str]:
         """The lines that are not blank, one at a time, without the space at their ends."""
-        for self.line, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
+        raw_lines = iter(lambda: self.read_line(stream), b"")
+        for self.line, raw in enumerate(raw_lines, 1):
             if len(raw) == MAX_LINE_BYTES:
                 raise self.fatal(f"a line of over {MAX_LINE_BYTES >> 20} MiB: this is no manifest")
             try:
@@ -338,6 +345,12 @@ class _Checker:
                 continue
             if text := text.rstrip():
                 yield text
+
+    def read_line(self, stream: IO[bytes]) -> bytes:
+        try:
+            return stream.readline(MAX_LINE_BYTES)
+        except OSError as error:
+            raise self.fatal(f"cannot be read: {error.strerror or error}") from None
 
     def add(self, record: dict[str, Any]) -> None:
         problems_before = len(self.problems)
@@ -457,6 +470,9 @@ class _Checker:
         elif not isinstance(given, str):
             message = f"wanted a recipe's name or file, or a mapping of settings, got {shown(given)}"
             self.problem("recipe", message)
+            return None
+        elif not given.strip():
+            self.problem("recipe", "is blank: name a recipe, or leave it out")
             return None
         if key not in self.recipes:
             try:

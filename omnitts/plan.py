@@ -1,6 +1,6 @@
 """A look ahead: the batches that a job would run, from a manifest and a tokenizer alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """One batch: clips in it, target frames, positions in its packed row, the longest clip's steps."""
+    """One batch: clips in it, their target frames, positions in its packed row, the most steps that a clip takes."""
 
     items: int
     frames: int
@@ -84,7 +84,7 @@ class _Planned:
     frames: int
 
 
-def describe(plans: Iterator[BatchPlan | Unusable]) -> Iterator[str]:
+def describe(plans: Iterable[BatchPlan | Unusable]) -> Iterator[str]:
     """The plan as text: a line a batch, one for each utterance that would fail, and the sums."""
     batches: list[BatchPlan] = []
     failing = 0

@@ -6,15 +6,19 @@ reference audio is yet to be made: the first chunk's length is planned, only its
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from omnitts.manifest import MAX_DURATION, Utterance
+from omnitts.errors import InputError
+from omnitts.manifest import MAX_DURATION, ManifestError, Utterance
+from omnitts.model.checkpoint import Checkpoint
 from omnitts.model.chunking import chunk_length, chunk_text
 from omnitts.model.duration import FRAME_RATE, estimate_frames, frames_for
 from omnitts.model.text import build_prompt_text, encode_prompts
+from omnitts.model.voice import load_voice
 from omnitts.packing import pack
 from omnitts.recipe import Recipe
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WINDOW = 1024  # utterances planned and packed together; bounds memory on long manifests
+_DURATION_TOLERANCE = 0.05
 _SEED_BITS = 53  # derived seeds survive JSON readers that keep numbers as doubles
 
 
@@ -61,6 +66,35 @@ def windows(utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
         yield window
 
 
+def check_voices(
+    checkpoint: Checkpoint,
+    utterances: Iterable[Utterance],
+    *,
+    file: str | None = None,
+    run_voice: str | None = None,
+) -> None:
+    """Raises ManifestError with each voice file that was made with another codec than the checkpoint's.
+
+    file: the manifest, as messages call it. run_voice: the voice file given for the whole run, if any.
+    """
+    first_lines: dict[str, int] = {}
+    for utterance in utterances:
+        if utterance.voice is not None:
+            first_lines.setdefault(utterance.voice, utterance.line)
+    problems = []
+    for path, line in first_lines.items():
+        made_with = load_voice(path).codec
+        if made_with != checkpoint.codec_digest:
+            message = (
+                f"{path} was made with another codec ({made_with}) than this checkpoint's "
+                f"({checkpoint.codec_digest}): make it again with `omnitts voice create`"
+            )
+            place = {"field": "--voice"} if path == run_voice else {"file": file, "line": line, "field": "voice"}
+            problems.append(InputError(message, **place))
+    if problems:
+        raise ManifestError(problems)
+
+
 def utterance_seed(utterance: Utterance) -> int:
     """The seed that keys an utterance's noise: its own, or one derived from (recipe seed, id); "random" draws one."""
     if isinstance(utterance.seed, int):
@@ -83,16 +117,13 @@ def plan_pieces(
     seeds: Sequence[int],
 ) -> list[Piece]:
     """Splits long texts, estimates lengths and encodes prompts; the pieces of an utterance stand in order."""
-    drafts = [
-        draft
+    clips = [
+        clip
         for owner, (utterance, reference, seed) in enumerate(zip(utterances, references, seeds, strict=True))
-        for draft in _drafts(owner, utterance, reference, seed)
+        for clip in _clips(owner, utterance, reference, seed)
     ]
-    prompts = encode_prompts(tokenizer, [draft.prompt for draft in drafts])
-    return [
-        Piece(d.owner, d.chunk, d.follows_first, ids, d.reference_frames, d.target_frames, d.recipe, d.seed)
-        for d, ids in zip(drafts, prompts, strict=True)
-    ]
+    ids_of_prompts = encode_prompts(tokenizer, [prompt for prompt, _ in clips])
+    return [piece(prompt_ids=ids) for (_, piece), ids in zip(clips, ids_of_prompts, strict=True)]
 
 
 def too_long(piece: Piece) -> str | None:
@@ -121,50 +152,65 @@ def plan_batches(pieces: Sequence[Piece], max_positions: int) -> list[list[Piece
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A piece whose prompt is still text, in the segments that are tokenized one by one."""
+def _clips(
+    owner: int, utterance: Utterance, reference: ReferenceLike | None, seed: int
+) -> Iterator[tuple[list[str], Callable[..., Piece]]]:
+    """Each clip's prompt, in the segments that are tokenized one by one, and what makes a piece of its ids."""
+    own = (None, 0) if reference is None else (reference.text, reference.frames)
+    chunks = _chunks(utterance, *own)
+    for number, (text, frames) in enumerate(chunks):
+        follows_first = reference is None and number > 0
+        ref_text, ref_frames = chunks[0] if follows_first else own
+        prompt = build_prompt_text(
+            text,
+            language=utterance.language,
+            instruct=utterance.instruct,
+            ref_text=ref_text,
+            denoise=utterance.recipe.denoise,
+        )
+        yield (
+            prompt,
+            partial(
+                Piece,
+                owner=owner,
+                chunk=number,
+                follows_first=follows_first,
+                reference_frames=ref_frames,
+                target_frames=frames,
+                recipe=utterance.recipe,
+                seed=seed if number == 0 else derive_seed(seed, f"chunk {number}"),
+            ),
+        )
 
-    owner: int
-    chunk: int
-    follows_first: bool
-    prompt: list[str]
-    reference_frames: int
-    target_frames: int
-    recipe: Recipe
-    seed: int
 
-
-def _drafts(owner: int, utterance: Utterance, reference: ReferenceLike | None, seed: int) -> Iterator[_Draft]:
-    recipe = utterance.recipe
+def _chunks(utterance: Utterance, ref_text: str | None, ref_frames: int) -> list[tuple[str, int]]:
+    """The texts of an utterance's clips, and how many frames each takes. Without a reference ref_text is None."""
+    text, recipe, duration = utterance.text, utterance.recipe, utterance.duration
     speed = utterance.speed if utterance.speed is not None else recipe.speed
-    ref_text, ref_frames = (reference.text, reference.frames) if reference is not None else (None, 0)
-    text = utterance.text
-    frames = frames_for(text, ref_text=ref_text, ref_frames=ref_frames, speed=speed, duration=utterance.duration)
-    is_long = frames > int(recipe.audio_chunk_threshold * FRAME_RATE)
-    chunks = chunk_text(text, chunk_length(text, frames, recipe.audio_chunk_duration)) if is_long else [text]
-    if is_long and utterance.duration is not None:
+    frames = frames_for(text, ref_text=ref_text, ref_frames=ref_frames, speed=speed, duration=duration)
+    if frames <= int(recipe.audio_chunk_threshold * FRAME_RATE):
+        return [(text, frames)]
+    chunks = chunk_text(text, chunk_length(text, frames, recipe.audio_chunk_duration))
+    if duration is not None:
         # The chunks together shall last as long as was asked, so the whole is spoken at this pace.
         speed = estimate_frames(text, ref_text, ref_frames) / frames
-    for number, chunk in enumerate(chunks):
-        if is_long:
-            frames = estimate_frames(chunk, ref_text, ref_frames, speed)
-        yield _Draft(
-            owner,
-            number,
-            reference is None and number > 0,
-            build_prompt_text(
-                chunk,
-                language=utterance.language,
-                instruct=utterance.instruct,
-                ref_text=ref_text,
-                denoise=recipe.denoise,
-            ),
-            ref_frames,
-            frames,
-            recipe,
-            seed if number == 0 else derive_seed(seed, f"chunk {number}"),
-        )
-        if reference is None and number == 0:
-            # A voice of the model's own: the first chunk sets it, and its pace, which has the speed in it already.
-            ref_text, ref_frames, speed = chunk, frames, 1.0
+    lengths = [estimate_frames(chunks[0], ref_text, ref_frames, speed)]
+    if ref_text is None:
+        # A voice of the model's own: the first chunk sets it, and its pace, which has the speed in it already.
+        ref_text, ref_frames, speed = chunks[0], lengths[0], 1.0
+    lengths += [estimate_frames(chunk, ref_text, ref_frames, speed) for chunk in chunks[1:]]
+    if duration is not None:
+        lengths = _fitted(lengths, frames)
+    return list(zip(chunks, lengths, strict=True))
+
+
+def _fitted(lengths: list[int], total: int) -> list[int]:
+    """The chunks' lengths, scaled to add up to the `total` that was asked for where they miss it by far.
+
+    They do when chunks are short, as the estimate lifts those. Small differences stay: the OmniVoice decoder has them.
+    """
+    if len(lengths) > 1 and abs(sum(lengths) - total) <= _DURATION_TOLERANCE * total:
+        return lengths
+    spare = total - len(lengths)  # after a frame for each
+    ends = [round(spare * end / sum(lengths)) for end in accumulate(lengths)]
+    return [1 + end - start for start, end in pairwise([0, *ends])]

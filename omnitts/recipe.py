@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -242,15 +242,28 @@ def digest(recipe: Recipe) -> str:
 # --- YAML ------------------------------------------------------------------------------------------------
 
 
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """PyYAML's safe loader, but `1e-1` is a number as in YAML 1.2; PyYAML takes it for a string."""
+    """PyYAML's safe loader with the numbers of YAML 1.2, which are what they look like.
+
+    PyYAML's own are those of YAML 1.1: to it `1:30` is 90, `010` is 8, and `1e-1` is a text.
+    """
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
+_Loader.add_implicit_resolver(_INT, re.compile(r"([-+]?[0-9]+|0x[0-9a-fA-F]+)\Z"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
+    _FLOAT,
+    re.compile(r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"),
     list("-+.0123456789"),
 )
+_Loader.add_constructor(_INT, lambda _, node: int(node.value, 16 if node.value.startswith("0x") else 10))
 _SCALARS = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "null", "str")}
 
 
@@ -297,7 +310,9 @@ def _entries(text: str, file: str | None) -> tuple[dict[str, object], dict[str, 
             message = f"given twice, first on line {lines[key]}"
             problems.append(InputError(message, line=line, field=printable(key)))
             continue
-        values[key], lines[key] = _value(value_node), line
+        # A description is text even where it reads `yes` or 2024.
+        as_written = key == "description" and isinstance(value_node, yaml.ScalarNode)
+        values[key], lines[key] = value_node.value if as_written else _value(value_node), line
     return values, lines, problems
 
 
@@ -334,6 +349,8 @@ def load_recipe(name_or_file: str | os.PathLike[str], *, folder: str | os.PathLi
     Raises InputError for an unknown name, and a file that cannot be read or is not a mapping of known keys
     to values in range; all the problems of a file are in one error, each with its key and line.
     """
+    if not isinstance(name_or_file, str | os.PathLike):
+        raise InputError(f"wanted a recipe's name or file, got {shown(name_or_file)}", field="recipe")
     name = os.fspath(name_or_file)
     known = sorted(path.stem for path in BUNDLED.glob("*.yaml"))
     if name in known:

@@ -1,7 +1,8 @@
 """Text in, speech out: loads a checkpoint and runs prepare -> engine -> codec for any number of utterances."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from os import PathLike
 from typing import Any, Protocol
@@ -17,8 +18,8 @@ from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, ope
 from omnitts.model.codec import load_codec
 from omnitts.model.voice import Voice, load_voice, prepare_reference
 from omnitts.packing import DEFAULT_MAX_POSITIONS
-from omnitts.prepare import Piece, plan_batches, plan_pieces, too_long, utterance_seed, windows
-from omnitts.recipe import Recipe, load_recipe, with_settings
+from omnitts.prepare import Piece, check_voices, plan_batches, plan_pieces, too_long, utterance_seed, windows
+from omnitts.recipe import Recipe, load_recipe, shown, with_settings
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -69,11 +70,14 @@ class _Silent:
         pass
 
 
-def load(model: str | PathLike | None = None, *, device: str = "auto", dtype: str = "auto") -> "TTS":
+def load(
+    model: str | PathLike | None = None, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
+) -> "TTS":
     """Loads a checkpoint: a folder, a hub id such as "k2-fsa/OmniVoice", or None for the bundled one.
 
-    device: "auto" (the first GPU, else the CPU), "cpu", "cuda" or "cuda:N".
-    dtype: of the backbone: "float32", "bfloat16", "float16", or "auto": float32 on the CPU, bfloat16 on a GPU.
+    device: "auto" (the first GPU, else the CPU), "cpu", "cuda", "cuda:N", or a torch.device.
+    dtype: of the backbone: "float32", "bfloat16", "float16", or "auto": float32 on the CPU, bfloat16 on a GPU; or
+    torch's own.
     Raises InputError when the checkpoint or the device is not as it should be.
     """
     torch_device = resolve_device(device)
@@ -92,28 +96,36 @@ def load_checkpoint(checkpoint: Checkpoint, device: torch.device, dtype: torch.d
     )
 
 
-def resolve_device(device: str) -> torch.device:
+def resolve_device(device: str | torch.device) -> torch.device:
     """ "auto" | "cpu" | "cuda" | "cuda:N" -> torch.device; InputError when it is not there."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
-        raise InputError(f"no device is called {device!r}: use auto, cpu, cuda or cuda:N", field="device")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError("torch sees no CUDA device here: use --device cpu, or install a CUDA build", field="device")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        last = torch.cuda.device_count() - 1
-        raise InputError(f"there is no {device}: the devices here are cuda:0 to cuda:{last}", field="device")
-    return torch.device(device)
+    name = str(device) if isinstance(device, torch.device) else device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    if not isinstance(name, str) or not re.fullmatch("cuda(:[0-9]+)?", name):
+        raise InputError(f"no device is called {shown(name)}: use auto, cpu, cuda or cuda:N", field="device")
+    if not torch.cuda.is_available():
+        raise InputError("torch sees no CUDA device here: use cpu, or install a CUDA build of torch", field="device")
+    _, _, index = name.partition(":")
+    last = torch.cuda.device_count() - 1
+    if int(index or 0) > last:
+        raise InputError(f"there is no {name}: the devices here are cuda:0 to cuda:{last}", field="device")
+    return torch.device("cuda", int(index)) if index else torch.device("cuda")
 
 
-def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """A dtype by its name; auto is float32 on the CPU, where it repeats to the bit, and bfloat16 on a GPU."""
-    if dtype == "auto":
-        dtype = "float32" if device.type == "cpu" else "bfloat16"
-    if dtype not in _DTYPES:
-        raise InputError(f"no dtype is called {dtype!r}: use auto, {', '.join(_DTYPES)}", field="dtype")
-    return _DTYPES[dtype]
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """A dtype, or the one of a name; auto is float32 on the CPU, where it repeats to the bit, and bfloat16 on a GPU."""
+    name = _name_of(dtype) if isinstance(dtype, torch.dtype) else dtype
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else "bfloat16"
+    if not isinstance(name, str) or name not in _DTYPES:
+        raise InputError(f"no dtype is called {shown(name)}: use auto, {', '.join(_DTYPES)}", field="dtype")
+    return _DTYPES[name]
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass
@@ -130,6 +142,29 @@ class _Take:
     @property
     def ended(self) -> bool:
         return self.error is not None or len(self.chunks) == self.chunk_count
+
+
+def _reason(error: Exception) -> str:
+    """Why something failed, in one line; of what tells little by itself, the class too."""
+    text = " ".join(str(error).split())
+    if text and isinstance(error, InputError | RuntimeError):  # ours, and torch's
+        return text
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _plain(value: Any) -> Any:
+    """numpy's scalars, as data frames give them, are not numbers to what checks the fields of a line."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _record(number: int, item: Any) -> dict[str, Any]:
+    if isinstance(item, str):
+        return {"text": item}
+    if isinstance(item, Mapping):
+        return _plain(item)
+    raise InputError(f"wanted a text or a mapping with one, got {shown(item)}", file="items", line=number)
 
 
 def _request(piece: Piece, take: _Take) -> Request:
@@ -166,22 +201,25 @@ class TTS:
 
     def synthesize(
         self,
-        items: Iterable[str | Mapping[str, Any]],
+        items: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
         *,
-        recipe: str | Recipe = "default",
+        recipe: str | PathLike | Recipe = "default",
         max_positions: int = DEFAULT_MAX_POSITIONS,
         **settings: Any,
     ) -> list[Speech]:
         """Makes speech of texts, or of mappings with a manifest line's fields, and returns it in their order.
 
+        items: a text or mapping that stands alone is taken as a list of one.
         recipe: a name, a file or a Recipe; further keywords override its settings (num_step=24).
         Raises InputError for bad input before any work starts, SynthesisError when an utterance fails.
         """
+        alone = isinstance(items, str | Mapping)
+        records = [_record(number, item) for number, item in enumerate([items] if alone else items, 1)]
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-        chosen = with_settings(chosen, settings)
-        fields = [{"text": item} if isinstance(item, str) else dict(item) for item in items]
-        utterances = read_utterances(fields, recipe=chosen)
-        self.check_voices(utterances)
+        chosen = with_settings(chosen, _plain(settings))
+        self._check_precision(chosen)
+        utterances = read_utterances(records, recipe=chosen)
+        check_voices(self.checkpoint, utterances, file="items")
         done = {speech.id: speech for speech in self.stream(utterances, max_positions=max_positions)}
         for speech in done.values():
             if speech.error is not None:
@@ -198,7 +236,10 @@ class TTS:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
 
         An utterance's result does not depend on the others, nor on max_positions (on the CPU, to the last bit).
+        One that fails, for whatever reason, is a Speech with an `error`, and costs no other.
         """
+        if not isinstance(max_positions, int | np.integer) or max_positions < 1:
+            raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
         for window in windows(utterances):
             yield from self._run_window(window, max_positions, progress or _Silent())
 
@@ -208,9 +249,11 @@ class TTS:
             take = _Take(utterance, utterance_seed(utterance), None)
             try:
                 take.voice = self.voice_of(utterance)
+            except Exception as error:  # whatever a strange recording sets off
+                take.error = _reason(error)
+            if take.error is None:
                 takes.append(take)
-            except (InputError, RuntimeError) as error:
-                take.error = str(error)
+            else:
                 yield self._finish(take)
             progress.prepared(number, len(window))
         pieces = plan_pieces(
@@ -236,32 +279,33 @@ class TTS:
         requests = [_request(piece, takes[piece.owner]) for piece in pieces]
         try:
             results = generate(self.model, requests, on_step=progress.advanced) if requests else []
-        except RuntimeError as error:
-            if len(pieces) > 1:
-                for piece in pieces:
-                    if takes[piece.owner].error is None:
-                        self._run_batch([piece], takes, progress)
-            else:
-                takes[pieces[0].owner].error = f"generation failed: {error}"
+        except Exception as error:
+            failure = _reason(error)
+        else:
+            for piece, result in zip(pieces, results, strict=True):
+                take = takes[piece.owner]
+                take.chunks[piece.chunk] = result.codes
+                if result.status:
+                    take.error = "generation failed: the model's logits were not finite"
             return
-        for piece, result in zip(pieces, results, strict=True):
-            take = takes[piece.owner]
-            take.chunks[piece.chunk] = result.codes
-            if result.status:
-                take.error = "generation failed: the model's logits were not finite"
+        # Out here, where the error is gone: it holds on to the batch's memory, which may be what ran out.
+        if len(pieces) == 1:
+            takes[pieces[0].owner].error = f"generation failed: {failure}"
+            return
+        for piece in pieces:
+            if takes[piece.owner].error is None:
+                self._run_batch([piece], takes, progress)
 
     def _finish(self, take: _Take) -> Speech:
         """The result of a take that has ended: its audio decoded and post-processed, or its error."""
-        audio = codes = None
+        result = Speech(take.utterance.id, take.utterance.recipe, take.seed, self.sample_rate)
         if take.error is None:
             chunks = [codes for _, codes in sorted(take.chunks.items())]
             try:
-                audio = self._decode(chunks, take)
-                codes = np.concatenate(chunks, axis=1)
-            except RuntimeError as error:  # SynthesisError is one; so is what torch raises
-                take.error = str(error)
-        utterance = take.utterance
-        return Speech(utterance.id, utterance.recipe, take.seed, self.sample_rate, audio, codes, take.error)
+                return replace(result, audio=self._decode(chunks, take), codes=np.concatenate(chunks, axis=1))
+            except Exception as error:
+                take.error = _reason(error)
+        return replace(result, error=take.error)
 
     def _decode(self, chunks: list[np.ndarray], take: _Take) -> np.ndarray:
         """Codes int16 [codebooks, T] of each chunk -> the finished waveform, float32 [samples]."""
@@ -289,17 +333,12 @@ class TTS:
         codes = self.codec.encode(reference.wave)
         return Voice(codes, reference.text, reference.rms, self.checkpoint.codec_digest)
 
-    def check_voices(self, utterances: Iterable[Utterance]) -> None:
-        """Raises InputError when a voice file was made with another codec than this checkpoint's."""
-        for path, line in {u.voice: u.line for u in utterances if u.voice is not None}.items():
-            made_with = self._stored_voice(path).codec
-            if made_with != self.checkpoint.codec_digest:
-                raise InputError(
-                    f"{path} was made with another codec ({made_with}) than this checkpoint's "
-                    f"({self.checkpoint.codec_digest}): make it again with `omnitts voice create`",
-                    line=line,
-                    field="voice",
-                )
+    def _check_precision(self, recipe: Recipe) -> None:
+        loaded = _name_of(self.dtype)
+        if recipe.precision not in ("auto", loaded):
+            raise InputError(
+                f"{recipe.precision}, but the model was loaded in {loaded}: give load() this dtype", field="precision"
+            )
 
     def voice_of(self, utterance: Utterance) -> Voice | None:
         """The reference of an utterance: a stored voice, encoded audio (cached), or None. Raises InputError."""

@@ -3,7 +3,7 @@
     python scripts/make_random_checkpoint.py OUT [--shapes tiny|omnivoice] [--seed 0]
 
 `tiny` is what comes with the package, for tests and first steps; `omnivoice` has the sizes of the published model
-(3.2 GB), for measuring speed. The same seed gives the same files, byte for byte.
+(3.3 GB), for measuring speed. The same seed gives the same files, byte for byte.
 """
 
 import argparse

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ import pytest
 import soundfile
 
 from omnitts import cli
+from omnitts.model.voice import Voice, save_voice
 
 ROOT = Path(__file__).parent.parent
 FAST = ("--set", "num_step=2")
@@ -85,6 +88,14 @@ def test_synth_writes_all_its_files(run, manifest, recording, tmp_path, checkpoi
     assert summary["audio_seconds"] == pytest.approx(sum(line["seconds"] for line in results.values()), abs=0.01)
     assert summary["real_time_factor"] > 0 and summary["device"] == "cpu" and summary["dtype"] == "float32"
     assert summary["versions"]["torch"]
+    asked = {key: summary[key] for key in ("manifest", "recipe", "settings", "voice", "format")}
+    assert asked == {
+        "manifest": str(path),
+        "recipe": "default",
+        "settings": ["num_step=2"],
+        "voice": None,
+        "format": "wav",
+    }
 
 
 @pytest.mark.parametrize("format", ["wav", "flac", "ogg", "mp3"])
@@ -147,6 +158,77 @@ def test_a_file_that_cannot_be_written_costs_no_other(run, manifest, tmp_path, c
     assert not [p for p in out.iterdir() if p.name.startswith(".")]
 
 
+def test_files_agree_with_the_results_of_the_latest_run(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    """What an earlier run left goes when its line fails, and codes go with the audio that they were of."""
+    from omnitts import job
+
+    path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."})
+    out = tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
+    assert run(*common, "--save-codes")[0] == 0
+
+    def fail(path, *arguments):
+        if path.name == "a.wav":
+            raise OSError(28, "No space left on device", str(path))
+        write(path, *arguments)
+
+    write = job.write_audio
+    monkeypatch.setattr(job, "write_audio", fail)
+    code, _, said = run(*common)
+    assert code == 1 and "a: cannot write a.wav: No space left on device" in said
+    assert sorted(p.name for p in out.iterdir()) == ["b.wav", "results.jsonl", "summary.json"]
+
+
+def test_codes_that_cannot_be_written_are_told_by_their_name(run, manifest, tmp_path, checkpoint_dir):
+    out = tmp_path / "out"
+    (out / "a.codes.npy").mkdir(parents=True)
+    path = manifest({"id": "a", "text": "Hello."})
+    code, _, said = run("synth", path, "--out", out, "--model", checkpoint_dir, "--save-codes", *FAST)
+    assert code == 1 and "cannot write a.codes.npy: Is a directory" in said
+    line = results_of(out)["a"]
+    assert line["status"] == "failed" and line["path"] is None and not (out / "a.wav").exists()
+
+
+def test_a_second_run_into_the_same_folder_is_refused(run, manifest, tmp_path, checkpoint_dir):
+    fcntl = pytest.importorskip("fcntl")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "results.jsonl").write_text("of the first run\n")
+    common = ["synth", manifest({"text": "Hi."}), "--out", out, "--model", checkpoint_dir, "--quiet", *FAST]
+    with open(out / "results.jsonl") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        code, _, said = run(*common)
+        assert code == 2 and said.count("\n") == 1 and "another run is writing" in said
+        assert (out / "results.jsonl").read_text() == "of the first run\n"
+        assert [p.name for p in out.iterdir()] == ["results.jsonl"]
+    assert run(*common)[0] == 0
+
+
+def test_results_that_cannot_be_written_are_one_line(run, manifest, tmp_path, checkpoint_dir):
+    common = ["synth", manifest({"text": "Hi."}), "--model", checkpoint_dir, "--quiet", *FAST, "--out"]
+    (tmp_path / "a" / "results.jsonl").mkdir(parents=True)
+    code, _, said = run(*common, tmp_path / "a")
+    assert code == 2 and said.count("\n") == 1 and "results.jsonl: Is a directory" in said
+    (tmp_path / "b" / "summary.json").mkdir(parents=True)
+    code, _, said = run(*common, tmp_path / "b")
+    assert code == 1 and said == f"error: {tmp_path / 'b' / 'summary.json'}: Is a directory\n"
+    assert results_of(tmp_path / "b")["000001"]["status"] == "ok"
+
+
+def test_a_folder_that_goes_away_is_no_traceback(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import job
+
+    def write_into_nothing(path, *arguments):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        return write(path, *arguments)
+
+    write = job.write_audio
+    monkeypatch.setattr(job, "write_audio", write_into_nothing)
+    path = manifest({"id": "a", "text": "Hi."}, {"id": "b", "text": "Hi."})
+    code, _, said = run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, *FAST)
+    assert code == 1 and "cannot write a.wav: No such file or directory" in said and "summary.json" in said
+
+
 def test_interrupting_keeps_what_is_done(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
     from omnitts import job
 
@@ -180,6 +262,10 @@ def test_interrupting_keeps_what_is_done(run, manifest, tmp_path, checkpoint_dir
         (["--format", "aiff"], "wav"),
         (["--max-positions", "0"], "max-positions"),
         (["--dtype", "float8"], "float32"),
+        (["--model", ""], "--model: is blank"),
+        (["--voice", " "], "--voice: is blank"),
+        (["--recipe", ""], "--recipe: is blank"),
+        (["--out", ""], "--out: is blank"),
     ],
 )
 def test_bad_options_are_refused(run, manifest, tmp_path, options, told):
@@ -197,6 +283,7 @@ def test_an_out_folder_that_cannot_be_is_refused(run, manifest, tmp_path):
 def test_a_folder_that_is_no_checkpoint_is_refused(run, manifest, tmp_path):
     code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", "--model", tmp_path)
     assert code == 2 and "config.json" in said
+    assert not (tmp_path / "o").exists()
 
 
 def test_all_errors_are_reported_together(run, manifest, tmp_path):
@@ -215,6 +302,18 @@ def test_all_errors_are_reported_together(run, manifest, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_of_very_many_errors_the_first_are_told_and_all_counted(run, manifest):
+    path = manifest(*({"text": "", f"field {i}": 1} for i in range(2000)))
+    code, _, said = run("check", path)
+    lines = said.splitlines()
+    assert code == 2 and len(lines) == 22
+    assert lines[0].startswith(f"error: {path}:1: ") and lines[19].startswith(f"error: {path}:20: ")
+    assert lines[20:] == ["... and 1,980 more errors", "2,000 errors; nothing was started"]
+    path = manifest(*({"text": "Hi.", f"field {i}": 1} for i in range(21)))
+    code, _, said = run("check", path)
+    assert code == 0 and said.splitlines()[20:] == ["... and 1 more warning"]
+
+
 def test_check_counts(run, manifest, recording):
     path = manifest(
         {"text": "Hi."}, {"text": "Hi.", "ref_audio": "reference.wav", "ref_text": "So it is.", "flavour": 1}
@@ -230,6 +329,12 @@ def test_plan_prints_batches_without_padding(run, manifest, checkpoint_dir):
     *_, last = printed.strip().splitlines()
     assert code == 0 and "10 items" in last and "padding 0 %" in last
     assert run("plan", path, "--model", checkpoint_dir, "--limit", 3)[1].count("\n") == 3
+
+
+def test_plan_names_what_would_fail(run, manifest, checkpoint_dir):
+    path = manifest({"id": "endless", "text": "word " * 10_000}, {"id": "fine", "text": "Hello."})
+    code, printed, _ = run("plan", path, "--model", checkpoint_dir)
+    assert code == 1 and "would fail: endless: text: " in printed and "1 items" in printed
 
 
 def test_plan_is_what_synth_runs(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
@@ -280,12 +385,37 @@ def test_voice_create_and_use(run, manifest, recording, tmp_path, checkpoint_dir
     assert run("voice", "create", recording, "--text", " ", "-o", voice, "--model", checkpoint_dir)[0] == 2
 
 
-def omnitts(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess:
+def test_a_voice_of_another_codec_is_refused_before_work_starts(run, manifest, tmp_path, checkpoint_dir):
+    save_voice(tmp_path / "odd.safetensors", Voice(np.zeros((8, 5), np.int16), "Hi.", 0.1, "another"))
+    path = manifest({"text": "Hi."}, {"text": "Hi.", "voice": "odd.safetensors"})
+    for command in (["plan", path], ["synth", path, "--out", tmp_path / "o"]):
+        code, _, said = run(*command, "--model", checkpoint_dir)
+        assert code == 2 and f"error: {path}:2: voice: " in said and "made with another codec" in said
+    assert not (tmp_path / "o").exists()
+
+
+def test_voice_create_does_not_write_over_a_recording(run, recording, tmp_path, checkpoint_dir):
+    common = ["--text", "So it is.", "--model", checkpoint_dir, "-o"]
+    code, _, said = run("voice", "create", recording, *common, recording)
+    assert code == 2 and "does not end in .safetensors" in said
+    odd = recording.rename(tmp_path / "odd.safetensors")
+    code, _, said = run("voice", "create", odd, *common, tmp_path / "x" / ".." / "odd.safetensors")
+    assert code == 2 and "the recording itself" in said
+    assert odd.read_bytes()[:4] == b"RIFF"
+
+
+def process(*arguments: object, **options) -> subprocess.Popen:
     """The tool as a process of its own."""
     command = [sys.executable, "-m", "omnitts", *map(str, arguments)]
-    return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300
-    )
+    return subprocess.Popen(command, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, **options)
+
+
+def omnitts(*arguments: object, stdin: str | None = None, **options) -> subprocess.CompletedProcess:
+    """What the tool came to: its exit code, and what it wrote to the streams that `options` do not redirect."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with process(*arguments, **options) as running:
+        out, err = running.communicate(stdin, timeout=300)
+    return subprocess.CompletedProcess(running.args, running.returncode, out, err)
 
 
 def test_standard_input(tmp_path, checkpoint_dir):
@@ -301,6 +431,73 @@ def test_standard_input(tmp_path, checkpoint_dir):
     )
     assert done.returncode == 0, done.stderr
     assert sorted(results_of(tmp_path / "o")) == ["000001", "000002"]
+
+
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+
+
+@FULL
+@pytest.mark.parametrize("command", [["--help"], ["recipes"], ["check", ROOT / "examples" / "manifest.jsonl"]])
+def test_a_full_output_is_one_line(command):
+    with open("/dev/full", "w") as full:
+        done = omnitts(*command, stdout=full)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+@FULL
+def test_a_full_stderr_changes_no_exit_code(tmp_path):
+    with open("/dev/full", "w") as full:
+        assert omnitts("check", ROOT / "examples" / "manifest.jsonl", stderr=full).returncode == 0
+        assert omnitts("check", tmp_path / "none.jsonl", stderr=full).returncode == 2
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = omnitts("recipes", "show", "fast", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors in a shell's way")
+def test_closed_streams(tmp_path, checkpoint_dir):
+    done = omnitts("check", "-", preexec_fn=lambda: os.close(0))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 2 - 1) and "standard input is closed" in done.stderr
+    (tmp_path / "a.jsonl").write_text('{"text": "Hi."}')
+    common = ["synth", tmp_path / "a.jsonl", "--out", tmp_path, "--model", checkpoint_dir, *FAST]
+    assert omnitts(*common, preexec_fn=lambda: [os.close(i) for i in range(3)]).returncode == 0
+    assert results_of(tmp_path)["000001"]["status"] == "ok"
+
+
+def test_a_broken_stderr_costs_no_audio(manifest, tmp_path, checkpoint_dir):
+    """The progress bar, a failure's line and the closing line go nowhere; the run goes on."""
+    path = manifest({"id": "a", "text": "Hi."}, {"id": "blocked", "text": "Hi."}, {"id": "b", "text": "Hi."})
+    (tmp_path / "o" / "blocked.wav").mkdir(parents=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = omnitts(
+        *("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, "--max-positions", 1, *FAST), stderr=writer
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    statuses = {name: line["status"] for name, line in results_of(tmp_path / "o").items()}
+    assert statuses == {"a": "ok", "blocked": "failed", "b": "ok"}
+    assert json.loads((tmp_path / "o" / "summary.json").read_text())["written"] == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_sigterm_keeps_what_is_done(manifest, tmp_path, checkpoint_dir):
+    path = manifest(*({"text": "Hello there."} for _ in range(500)))
+    out = tmp_path / "o"
+    command = ["synth", path, "--out", out, "--model", checkpoint_dir, "--max-positions", 1, "--set", "num_step=16"]
+    with process(*command, stderr=subprocess.PIPE) as running:
+        while running.poll() is None and not ((out / "results.jsonl").exists() and results_of(out)):
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and "interrupted" in said and "Traceback" not in said
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["interrupted"] and summary["written"] == len(results_of(out)) < 500
 
 
 def test_help_is_quick_and_loads_nothing_heavy():

@@ -11,7 +11,7 @@ from omnitts.engine import Request
 from omnitts.engine import generate as generate_with_status
 from omnitts.model import backbone, canvas
 from omnitts.model.checkpoint import load_model, load_tokenizer, open_checkpoint
-from omnitts.model.text import encode_prompt
+from omnitts.model.text import build_prompt_text, encode_prompts
 from omnitts.recipe import Recipe
 from omnitts.sampler import reference
 
@@ -30,6 +30,10 @@ def model(checkpoint_dir):
 @pytest.fixture(scope="module")
 def tokenizer(checkpoint_dir):
     return load_tokenizer(open_checkpoint(checkpoint_dir))
+
+
+def encode_prompt(tokenizer, text: str, **style) -> list[int]:
+    return encode_prompts(tokenizer, [build_prompt_text(text, **style)])[0]
 
 
 def loop_requests(case: dict, vectors: dict, tokenizer) -> list[Request]:

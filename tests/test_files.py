@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from omnitts.files import atomic_path
+from omnitts.errors import InputError
+from omnitts.files import atomic_path, check_folder, open_alone
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path):
@@ -31,3 +32,43 @@ def test_a_block_that_writes_nothing_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a.txt"):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError) as error, atomic_path(tmp_path / "folder") as temporary:
+        temporary.write_text("new")
+    assert error.value.filename == str(tmp_path / "folder") and error.value.filename2 is None
+    with pytest.raises(FileNotFoundError) as error, atomic_path(tmp_path / "none" / "a.txt") as temporary:
+        temporary.write_text("new")
+    assert error.value.filename == str(tmp_path / "none" / "a.txt")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_checking_a_folder_makes_it_and_touches_nothing_in_it(tmp_path):
+    check_folder(tmp_path / "a" / "b", "--out")
+    (tmp_path / "a" / "b" / "omnitts-probe").write_text("mine")
+    check_folder(tmp_path / "a" / "b", "--out")
+    assert os.listdir(tmp_path / "a" / "b") == ["omnitts-probe"]
+    with pytest.raises(InputError, match=r"--out: cannot write to .*omnitts-probe"):
+        check_folder(tmp_path / "a" / "b" / "omnitts-probe", "--out")
+
+
+def test_a_file_is_opened_by_one_at_a_time(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with open_alone(path, "--out") as file:
+        file.write("first")
+        file.flush()
+        with pytest.raises(InputError, match="--out: another run is writing into"), open_alone(path, "--out"):
+            pass
+        assert path.read_text() == "first"
+    with open_alone(path, "--out"):
+        assert path.read_text() == ""
+
+
+def test_what_cannot_be_opened_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "none" / "a.txt")
+    for path in (tmp_path, tmp_path / "link"):
+        with pytest.raises(InputError, match="--out: cannot write"), open_alone(path, "--out"):
+            pass

@@ -149,6 +149,20 @@ def test_standard_input_is_json_lines(folder, monkeypatch):
         read_manifest("-", recipe=Recipe())
 
 
+def test_standard_input_that_is_closed_or_unreadable(monkeypatch, folder):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ManifestError, match="stdin: standard input is closed"):
+        read_manifest("-", recipe=Recipe())
+
+    class Unreadable:
+        def readline(self, limit):
+            raise IsADirectoryError(21, "Is a directory")
+
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Unreadable()}))
+    with pytest.raises(ManifestError, match="stdin: cannot be read: Is a directory"):
+        read_manifest("-", recipe=Recipe())
+
+
 def test_paths_are_relative_to_the_manifest(folder, monkeypatch):
     (folder / "list.jsonl").write_text(
         jsonl({"text": "a", "ref_audio": "clips/a.wav", "ref_text": "x"}, {"text": "b", "recipe": "own.yaml"})
@@ -162,6 +176,10 @@ def test_paths_are_relative_to_the_manifest(folder, monkeypatch):
     (folder / "list.jsonl").write_text(absolute)
     utterance = read_manifest(f"{folder.name}/list.jsonl", recipe=Recipe()).utterances[0]
     assert utterance.ref_audio == str(folder / "clips/a.wav")
+
+
+def test_an_enormous_limit_is_no_limit(read):
+    assert len(read(jsonl({"text": "a"}, {"text": "b"}), limit=10**30).utterances) == 2
 
 
 def test_limit_stops_the_reading(read):
@@ -221,6 +239,8 @@ def test_missing_file_and_folder(folder):
         ('{"text": ["a"]}', "text", "got a list"),
         ('{"text": "a\\u0000b"}', "text", "has a NUL"),
         ('{"text": "a\\ud800b"}', "text", "half a surrogate pair"),
+        ('{"text": "a", "id": " "}', "id", "is blank: give a name, or leave it out"),
+        ('{"text": "a", "id": ""}', "id", "is blank"),
         ('{"text": "a", "id": 5}', "id", "wanted a text in quotes, got 5"),
         ('{"text": "a", "language_id": 5}', "language_id", "wanted a text"),
         ('{"text": "a", "instruct": "femal"}', "instruct", "'female'"),
@@ -240,7 +260,7 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a", "seed": 1.5}', "seed", "got 1.5"),
         ('{"text": "a", "seed": "once"}', "seed", "or the word random, got 'once'"),
         ('{"text": "a", "recipe": "fsat"}', "recipe", "unknown recipe 'fsat': did you mean fast?"),
-        ('{"text": "a", "recipe": ""}', "recipe", "unknown recipe ''"),
+        ('{"text": "a", "recipe": " "}', "recipe", "is blank: name a recipe, or leave it out"),
         ('{"text": "a", "recipe": 5}', "recipe", "or a mapping of settings, got 5"),
         ('{"text": "a", "recipe": "none.yaml"}', "recipe", "none.yaml: no such recipe file"),
         ('{"text": "a", "recipe": {"num_step": 0}}', "recipe.num_step", "from 1 to 1000, got 0"),
@@ -286,8 +306,6 @@ def test_a_mistake_is_told_with_line_and_field(problems, line, field, wanted):
         "\ud800",
         "a" * 201,
         "é" * 101,
-        "",
-        " ",
         " a",
         "a ",
         "a\n",

@@ -7,7 +7,7 @@ import pytest
 from omnitts.manifest import read_utterances
 from omnitts.model.checkpoint import load_tokenizer, open_checkpoint
 from omnitts.model.duration import estimate_frames
-from omnitts.prepare import derive_seed, plan_batches, plan_pieces, too_long, utterance_seed, windows
+from omnitts.prepare import _fitted, derive_seed, plan_batches, plan_pieces, too_long, utterance_seed, windows
 from omnitts.recipe import Recipe
 
 LONG_TEXT = "One sentence follows another here, and each takes a few seconds. " * 14
@@ -82,7 +82,42 @@ def test_chunks_with_a_reference_use_it_alone(tokenizer):
 
 def test_duration_of_a_long_text_is_kept_by_its_chunks(tokenizer):
     pieces = pieces_of(tokenizer, {"text": LONG_TEXT, "duration": 100.0})
-    assert sum(p.target_frames for p in pieces) == pytest.approx(2500, rel=0.05)
+    lengths = [p.target_frames for p in pieces]
+    assert sum(lengths) == 2492  # as the published decoder has it: within 5 % it stays
+    assert all(p.reference_frames == lengths[0] for p in pieces[1:])
+
+
+@pytest.mark.parametrize("reference", [None, Recording()])
+@pytest.mark.parametrize(
+    ("text", "seconds", "chunks"),
+    [
+        ("A text. With two sentences in it, and more.", 40, 3),  # the lift of short chunks would make it 115 s
+        ("a", 600, 1),
+        ("one, two, three, four, five, six", 600, 6),
+        ("Hello there, you. " * 30, 600, 60),
+    ],
+)
+def test_duration_is_kept_by_chunks_that_would_miss_it(tokenizer, reference, text, seconds, chunks):
+    pieces = pieces_of(tokenizer, {"text": text, "duration": seconds}, reference=reference)
+    lengths = [p.target_frames for p in pieces]
+    assert len(lengths) == chunks
+    assert sum(lengths) == 25 * seconds and min(lengths) >= 1
+    assert not any(map(too_long, pieces))
+    if reference is None:
+        assert all(p.reference_frames == lengths[0] for p in pieces[1:])
+
+
+def test_fitting_keeps_proportions_and_a_frame_for_each():
+    assert _fitted([100, 200, 100], 40) == [10, 20, 10]
+    assert _fitted([1, 1, 10_000], 30) == [1, 1, 28]
+    assert _fitted([100, 104], 200) == [100, 104]
+    assert _fitted([201], 200) == [200]
+
+
+@pytest.mark.parametrize("text", ["...", "?!", "🎉", "\u0301", "\u200b"])
+def test_a_text_without_words_is_a_short_clip(tokenizer, text):
+    (piece,) = pieces_of(tokenizer, {"text": text})
+    assert 1 <= piece.target_frames < 30
 
 
 def test_seeds():

@@ -92,6 +92,7 @@ def test_an_unknown_name_is_told_the_nearest_and_all():
     refusal(load_recipe, "")
     refusal(load_recipe, "../recipes/fast")
     refusal(load_recipe, "a\0b.yaml")
+    assert refusal(load_recipe, 5) == "recipe: wanted a recipe's name or file, got 5"
 
 
 # --- Files ---
@@ -132,6 +133,23 @@ def test_whole_numbers_may_be_written_as_floats(load):
 
 
 @pytest.mark.parametrize(
+    ("line", "value"),
+    [("seed: 010", 10), ("seed: 0x10", 16), ("seed: +7", 7), ("seed: 09", 9), ("audio_chunk_duration: 015.5", 15.5)],
+)
+def test_numbers_are_what_they_look_like(load, line, value):
+    key, _, text = line.partition(": ")
+    assert getattr(load(line), key) == value
+    assert parse_settings([f"{key}={text}"]) == {key: value}
+
+
+@pytest.mark.parametrize("text", ["1:30", "1:30.5", "0b11", "0o17", "1_000"])
+def test_what_only_old_yaml_takes_for_a_number_is_refused(load, text):
+    """To YAML 1.1 a `1:30` is 90."""
+    assert f"wanted a number from 1 to 600, got '{text}'" in refusal(load, f"audio_chunk_duration: {text}")
+    assert parse_settings([f"seed={text}"]) == {"seed": text}
+
+
+@pytest.mark.parametrize(
     ("line", "wanted"),
     [
         ("num_step: 0", "wanted a whole number from 1 to 1000, got 0"),
@@ -167,13 +185,14 @@ def test_whole_numbers_may_be_written_as_floats(load):
         ("seed: 0x" + "f" * 5000, "got an enormous number"),
         ("seed: 1e17", "got 1e+17"),  # beyond 2**53 a float no longer says which whole number was meant
         ("seed: Random", "got 'Random'"),
+        ("seed: on", "got true"),
         ("precision: float64", "wanted auto, float32, bfloat16 or float16, got 'float64'"),
         ("precision: 16", "got 16"),
         ("num_stepp: 32", "unknown key: did you mean num_step?"),
         ("Guidance-Scale: 2", "unknown key: did you mean guidance_scale?"),
         ("zzz: 2", "unknown key: use num_step, guidance_scale"),
         ("name: x", "unknown key"),
-        ("description: 3", "wanted a text, got 3"),
+        ("description: [3]", "wanted a text, got a list"),
     ],
 )
 def test_bad_settings_name_key_value_and_line(load, line, wanted):
@@ -321,8 +340,9 @@ def test_dump_yaml_loads_back(load, name):
         assert setting.meaning in text and setting.wanted in text
 
 
-def test_dump_yaml_of_awkward_names(load):
-    recipe = Recipe(name="a\nseed: 5", description="two\nlines: # é")
+@pytest.mark.parametrize("description", ["two\nlines: # é", "yes", "08", "1e5", "", "~"])
+def test_dump_yaml_of_awkward_names(load, description):
+    recipe = Recipe(name="a\nseed: 5", description=description)
     again = load(dump_yaml(recipe))
     assert again == recipe and again.description == recipe.description
 

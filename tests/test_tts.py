@@ -1,6 +1,7 @@
 """From text to waveform: the published decoder's audio, and one line's independence of all others."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import omnitts
 from omnitts.errors import InputError
 from omnitts.manifest import read_utterances
 from omnitts.model.voice import save_voice
+from omnitts.prepare import check_voices
 from omnitts.recipe import Recipe
 from omnitts.tts import resolve_device, resolve_dtype
 
@@ -115,11 +117,46 @@ def test_a_stored_voice_is_as_good_as_its_recording(tts, recording, tmp_path):
 
 
 def test_a_voice_of_another_codec_is_refused(tts, recording, tmp_path):
-    path = tmp_path / "voice.safetensors"
+    paths = [str(tmp_path / name) for name in ("good", "bad", "worse")]
     voice = tts.encode_voice(recording, "Привет, мир!")
-    save_voice(path, type(voice)(voice.codes, voice.text, voice.rms, "0123"))
-    with pytest.raises(InputError, match="another codec"):
-        tts.synthesize([{"text": "Hello.", "voice": str(path)}])
+    for path, codec in zip(paths, (voice.codec, "0123", "4567"), strict=True):
+        save_voice(path, replace(voice, codec=codec))
+    records = [{"text": "Hello.", "voice": paths[number]} for number in (0, 1, 0, 1, 2)]
+    with pytest.raises(InputError, match=r"^items:2: voice: .*bad was made with another codec \(0123\)"):
+        tts.synthesize(records)
+    utterances = read_utterances(records, recipe=Recipe())
+    with pytest.raises(InputError) as caught:
+        check_voices(tts.checkpoint, utterances, file="lines.jsonl", run_voice=paths[2])
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("lines.jsonl:2: voice: ") and second.startswith(f"--voice: {paths[2]} was made with")
+    check_voices(tts.checkpoint, utterances[:1])
+
+
+BREAKAGES = [ZeroDivisionError("odd"), MemoryError(), RuntimeError("odd"), InputError("odd")]
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("place", ["read_audio", "prepare_reference", "postprocess"])
+def test_whatever_breaks_costs_its_line_alone(tts, recording, monkeypatch, place, breakage):
+    cloned = {"id": "b", "text": "Hi.", "ref_audio": recording, "ref_text": f"{place} {breakage!r}"}
+    utterances = read_utterances([{"id": "a", "text": "Hello."}, cloned], recipe=Recipe(num_step=1))
+    whole = getattr(omnitts.tts, place)
+
+    def broken(*arguments, ref_rms=0.5, **options):
+        if ref_rms is None:  # postprocess, for the line without a reference
+            return whole(*arguments, ref_rms=ref_rms, **options)
+        raise breakage
+
+    monkeypatch.setattr(omnitts.tts, place, broken)
+    made = {speech.id: speech for speech in tts.stream(utterances)}
+    assert made["a"].error is None and made["a"].seconds > 0
+    named = "" if isinstance(breakage, RuntimeError | InputError) else type(breakage).__name__
+    assert made["b"].error.startswith(named) and made["b"].audio is made["b"].codes is None
+    assert str(breakage) in made["b"].error
+
+    breakage = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        list(tts.stream(utterances))
 
 
 def test_one_failure_costs_no_other(tts, mixed, monkeypatch):
@@ -154,14 +191,43 @@ def test_bad_items_are_told_before_any_work(tts):
         tts.synthesize(["Hello.", "  "])
     with pytest.raises(InputError, match="num_stepp"):
         tts.synthesize(["Hello."], num_stepp=3)
+    with pytest.raises(InputError, match=r"^items:2: wanted a text or a mapping with one, got 5$"):
+        tts.synthesize(["Hello.", 5])
+    with pytest.raises(TypeError, match="not iterable"):
+        tts.synthesize(5)
+    with pytest.raises(InputError, match="recipe: wanted a recipe's name or file, got a mapping"):
+        tts.synthesize(["Hello."], recipe={"num_step": 3})
+    with pytest.raises(InputError, match="precision: bfloat16, but the model was loaded in float32"):
+        tts.synthesize(["Hello."], precision="bfloat16")
+    for wrong in (0, -1, 2.5, "8192", None):
+        with pytest.raises(InputError, match="max_positions: wanted a whole number from 1"):
+            tts.synthesize(["Hello."], max_positions=wrong)
+
+
+def test_one_item_alone_is_a_list_of_one(tts):
+    (listed,) = tts.synthesize(["Hello there."], num_step=1)
+    for alone in ("Hello there.", {"text": "Hello there."}):
+        (speech,) = tts.synthesize(alone, num_step=1, precision="float32")
+        assert np.array_equal(speech.audio, listed.audio)
+
+
+def test_numpy_scalars_are_numbers(tts):
+    plain = {"text": "Hello there.", "duration": 0.5, "seed": 7, "recipe": {"guidance_scale": 1.5}}
+    scalars = plain | {"duration": np.float32(0.5), "seed": np.int64(7), "recipe": {"guidance_scale": np.float32(1.5)}}
+    (expected,) = tts.synthesize(plain, num_step=2)
+    (speech,) = tts.synthesize(scalars, num_step=np.int64(2), max_positions=np.int64(500))
+    assert np.array_equal(speech.audio, expected.audio) and speech.recipe == expected.recipe
 
 
 def test_devices_and_dtypes():
     assert resolve_device("cpu").type == "cpu"
     assert resolve_dtype("auto", torch.device("cpu")) is torch.float32
     assert resolve_dtype("auto", torch.device("cuda")) is torch.bfloat16
-    for wrong in ("gpu", "cuda:x", "cpu:0", "cuda:99"):
+    assert resolve_device(torch.device("cpu")).type == "cpu"
+    assert resolve_dtype(torch.bfloat16, torch.device("cpu")) is torch.bfloat16
+    for wrong in ("gpu", "cuda:x", "cuda:", "cuda:٣", "cpu:0", "cuda:99", 0, None, torch.device("meta")):
         with pytest.raises(InputError, match="device"):
             resolve_device(wrong)
-    with pytest.raises(InputError, match="float64"):
-        resolve_dtype("float64", torch.device("cpu"))
+    for wrong in ("float64", torch.float64, ["float32"], None):
+        with pytest.raises(InputError, match=r"no dtype is called .*: use auto, float32"):
+            resolve_dtype(wrong, torch.device("cpu"))

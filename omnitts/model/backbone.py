@@ -30,7 +30,7 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], bounds: list[int]) -> Tensor:
-        """x: [P, H]; bounds: where documents begin and end, bounds[0] = 0 to bounds[-1] = P."""
+        """x: [P, H] -> [P, H]; rope: see `rotate`; bounds: where documents begin and end, from 0 to P."""
         q = rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))), rope)
         k = rotate(self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim))), rope)
         v = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
@@ -52,7 +52,7 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class MLP(nn.Module):
-    """SwiGLU."""
+    """SwiGLU: a gated feed-forward layer, position by position."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -61,10 +61,13 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [P, H] -> [P, H]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
+    """Attention, then the feed-forward layer, each normalized before and added to its input."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -73,6 +76,7 @@ class Layer(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], bounds: list[int]) -> Tensor:
+        """x: [P, H] -> [P, H]; rope and bounds as in `Attention`."""
         x = x + self.self_attn(self.input_layernorm(x), rope, bounds)
         return x + self.mlp(self.post_attention_layernorm(x))
 

@@ -8,7 +8,9 @@ Nothing here needs torch until `load_model`.
 
 import hashlib
 import json
+import os
 import re
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,8 @@ _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _CODEC_FILES = ("config.json", "model*.safetensors*")
 _MODEL_FILES = ("tokenizer.json", *_CODEC_FILES, *(f"audio_tokenizer/{name}" for name in _CODEC_FILES))
+_LARGEST = 1 << 30  # no number in a config comes near: what is larger would only exhaust the memory
+MOST_LAYERS = 1000
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 # The digest reads this many blocks of each weight file, evenly spaced: a matrix of a large model is bigger than the
@@ -80,7 +84,7 @@ def bundled_models() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
 
 
-def resolve_model(name: str | None) -> Path:
+def resolve_model(name: str | os.PathLike | None) -> Path:
     """The folder of a model: a folder's path, a bundled name, or a hub id `owner/name`; None is the bundled default.
 
     A hub model is downloaded to the hub's cache on first use; once there it needs no network. Raises InputError
@@ -88,10 +92,14 @@ def resolve_model(name: str | None) -> Path:
     """
     if name is None:
         return BUNDLED / DEFAULT_MODEL
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.exists():
+    if not isinstance(name, str | os.PathLike):
+        raise InputError(f"{reprlib.repr(name)} is neither a folder nor a name", field="model")
+    name = os.fspath(name)
+    # os.path's tests are false, not errors, for names that the system refuses, such as too long ones.
+    folder = os.path.expanduser(name)
+    if os.path.isdir(folder):
+        return Path(folder)
+    if os.path.exists(folder):
         raise InputError("a model is a folder, and this is a file: name the folder it lies in", file=name)
     if name in bundled_models():
         return BUNDLED / name
@@ -136,8 +144,12 @@ def load_model(checkpoint: Checkpoint, device: "str | torch.device", dtype: "tor
     from omnitts.model.weights import load_weights, open_safetensors
 
     config = checkpoint.config
-    with torch.device("meta"):
-        model = OmniVoice(config)
+    try:
+        with torch.device("meta"):
+            model = OmniVoice(config)
+    except (RuntimeError, TypeError):  # TypeError: beyond 64 bits
+        message = "no tensor can be as large as the sizes in it ask for"
+        raise InputError(message, file=checkpoint.path / "config.json") from None
     load_weights(model, checkpoint.weight_files, device=device, dtype=dtype, ignored=["codebook_layer_offsets"])
     # The offsets of the codebooks in the two audio tables are stored, but follow from the sizes.
     expected = [codebook * config.audio_vocab_size for codebook in range(config.num_audio_codebook)]
@@ -146,7 +158,8 @@ def load_model(checkpoint: Checkpoint, device: "str | torch.device", dtype: "tor
             if "codebook_layer_offsets" in tensors.keys():  # noqa: SIM118 (not a dict)
                 offsets = tensors.get_tensor("codebook_layer_offsets").tolist()
                 if offsets != expected:
-                    raise InputError(f"codebook_layer_offsets is {offsets}, expected {expected}", file=file)
+                    found, right = reprlib.repr(offsets), reprlib.repr(expected)
+                    raise InputError(f"codebook_layer_offsets is {found}, expected {right}", file=file)
     return model
 
 
@@ -173,79 +186,113 @@ def read_model_config(path: Path) -> ModelConfig:
     content = read_json(path)
     _expect(content, "model_type", "omnivoice", path)
     llm = require(content, "llm_config", dict, path)
-    rope = llm.get("rope_parameters") or {}
+    rope = require(llm, "rope_parameters", dict, path, "llm_config.") if llm.get("rope_parameters") else {}
     for key, value in (("model_type", "qwen3"), ("hidden_act", "silu")):
         _expect(llm, key, value, path, "llm_config.")
     for key in ("attention_bias", "use_sliding_window", "rope_scaling"):
         if llm.get(key):
-            raise InputError(f"{llm[key]!r} is not supported", file=path, field=f"llm_config.{key}")
+            raise InputError(f"{reprlib.repr(llm[key])} is not supported", file=path, field=f"llm_config.{key}")
     if rope.get("rope_type", "default") != "default":
         raise InputError(
-            f"{rope['rope_type']!r} is not supported, only 'default' is",
+            f"{reprlib.repr(rope['rope_type'])} is not supported, only 'default' is",
             file=path,
             field="llm_config.rope_parameters.rope_type",
         )
-    in_llm = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    sizes = {key: require(llm, key, int, path, "llm_config.") for key in (*in_llm, "head_dim", "intermediate_size")}
+    widths = ("vocab_size", "hidden_size", "intermediate_size", "head_dim")
+    heads = ("num_attention_heads", "num_key_value_heads")
+    sizes = {key: require(llm, key, int, path, "llm_config.") for key in (*widths, *heads)}
     # Older files keep rope_theta beside the sizes.
     theta, prefix = (rope, "llm_config.rope_parameters.") if rope else (llm, "llm_config.")
     config = ModelConfig(
         **sizes,
+        num_hidden_layers=require(llm, "num_hidden_layers", int, path, "llm_config.", most=MOST_LAYERS),
         rope_theta=require(theta, "rope_theta", float, path, prefix),
         rms_norm_eps=require(llm, "rms_norm_eps", float, path, "llm_config."),
-        audio_vocab_size=require(content, "audio_vocab_size", int, path),
+        audio_vocab_size=require(content, "audio_vocab_size", int, path, most=1 << 15),  # codes are kept in int16
         audio_mask_id=require(content, "audio_mask_id", int, path),
         num_audio_codebook=require(content, "num_audio_codebook", int, path),
     )
+    _check_sizes(config, path)
+    return config
+
+
+def _check_sizes(config: ModelConfig, path: Path) -> None:
     if config.num_attention_heads % config.num_key_value_heads:
         raise InputError(
             f"{config.num_key_value_heads} does not divide num_attention_heads, {config.num_attention_heads}",
             file=path,
             field="llm_config.num_key_value_heads",
         )
-    if config.audio_mask_id >= config.audio_vocab_size:
+    if config.head_dim % 2:
+        message = f"{config.head_dim} is odd, but rotary embedding works on pairs"
+        raise InputError(message, file=path, field="llm_config.head_dim")
+    if config.audio_mask_id != config.audio_vocab_size - 1:
         raise InputError(
-            f"{config.audio_mask_id} is not below audio_vocab_size, {config.audio_vocab_size}",
+            f"{config.audio_mask_id} is not the last of audio_vocab_size, {config.audio_vocab_size}: the ids below the "
+            "mask are the codec's codes",
             file=path,
             field="audio_mask_id",
         )
-    return config
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises InputError when there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read as JSON: {error}", file=path) from None
     if not isinstance(content, dict):
         raise InputError("holds no JSON object", file=path)
     return content
 
 
-def require(section: dict[str, Any], key: str, kind: type, file: Path, prefix: str = "") -> Any:
-    """section[key], which must be there, of `kind` and not empty.
+def require(
+    section: dict[str, Any],
+    key: str,
+    kind: type,
+    file: Path,
+    prefix: str = "",
+    *,
+    default: Any = None,
+    most: int = _LARGEST,
+) -> Any:
+    """section[key], of `kind` and not empty; it must be there if there is no default.
 
-    Numbers must be positive, and an int will do for a float. Raises InputError.
+    Numbers must be positive and at most `most`, and an int will do for a float. Raises InputError, which names the
+    key behind `prefix`.
     """
     name = f"{prefix}{key}"
     if key not in section:
+        if default is not None:
+            return default
         raise InputError("this key is missing", file=file, field=name)
     value = section[key]
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind or not value or (kind in (int, float) and value < 0):
-        numbers = {int: "a positive whole number", float: "a positive number"}
-        expected = numbers | {dict: "an object with something in it", list: "a list with something in it"}
-        raise InputError(f"{value!r} is not {expected[kind]}", file=file, field=name)
-    return value
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    if not fits or not (0 < value <= most if kind in (int, float) else value):
+        expected = {
+            int: f"a positive whole number of at most {most}",
+            float: f"a positive number of at most {most}",
+            dict: "an object with something in it",
+            list: "a list with something in it",
+        }
+        raise InputError(f"{reprlib.repr(value)} is not {expected[kind]}", file=file, field=name)
+    return float(value) if kind is float else value
+
+
+def require_numbers(
+    section: dict[str, Any], key: str, kind: type, file: Path, prefix: str = "", *, default: tuple | None = None
+) -> tuple:
+    """The list section[key] as a tuple of positive numbers of `kind`. Raises InputError as `require` does."""
+    values = require(section, key, list, file, prefix, default=default)
+    named = {f"{key}[{index}]": value for index, value in enumerate(values)}
+    return tuple(require(named, name, kind, file, prefix) for name in named)
 
 
 def _expect(section: dict[str, Any], key: str, value: str, file: Path, prefix: str = "") -> None:
     if key not in section:
         raise InputError("this key is missing", file=file, field=f"{prefix}{key}")
     if section[key] != value:
-        message = f"{section[key]!r} is not supported, only {value!r} is"
+        message = f"{reprlib.repr(section[key])} is not supported, only {value!r} is"
         raise InputError(message, file=file, field=f"{prefix}{key}")
 
 

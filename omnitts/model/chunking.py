@@ -7,6 +7,8 @@ character can get lost and the time is linear in its length.
 import re
 from itertools import pairwise
 
+from omnitts.model.duration import FRAME_RATE
+
 _SPLIT_MARKS = ".,;:!?。，；：！？"
 # Opening quotes are in the list, and the ASCII ")" is not, because the OmniVoice decoder has it so.
 _CLOSING_MARKS = "\"'“”‘’）]》>」】"
@@ -42,9 +44,9 @@ def chunk_text(text: str, chunk_len: int) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def chunk_length(text: str, frames: int, seconds: float, frame_rate: int = 25) -> int:
+def chunk_length(text: str, frames: int, seconds: float) -> int:
     """Characters that take about `seconds`, at the pace of a text that is estimated at `frames` frames."""
-    return int(seconds * frame_rate / (frames / len(text)))
+    return int(seconds * FRAME_RATE / (frames / len(text)))
 
 
 def _sentence_ends(text: str) -> list[int]:

@@ -5,11 +5,13 @@ HuBERT. Each reference audio is encoded once, and many jobs have none, so the en
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omnitts.audio import resample
+from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, resample
 from omnitts.errors import InputError
-from omnitts.model.checkpoint import Checkpoint, read_json, require
+from omnitts.model.checkpoint import MOST_LAYERS, Checkpoint, read_json, require, require_numbers
 from omnitts.model.weights import load_weights
 
 MODEL_TYPE = "higgs_audio_v2_tokenizer"
@@ -34,6 +36,8 @@ UNUSED_TENSORS = (
     *(f"quantizer.quantizers.*.codebook.{name}" for name in ("inited", "cluster_size", "embed_avg")),
 )
 
+_SEMANTIC_RATE = 16000  # what HuBERT listens at
+
 # HuBERT's convolutions see 400 samples and move by 320: with 160 more at both ends there are 2 features a frame.
 _SEMANTIC_PAD = 160
 
@@ -42,14 +46,12 @@ _SEMANTIC_PAD = 160
 class CodecConfig:
     """The sizes of the codec; `acoustic` and `semantic` are the sections of config.json for DAC and HuBERT."""
 
+    file: Path = field(compare=False)  # for messages
     acoustic: dict[str, Any]
     semantic: dict[str, Any]
     num_quantizers: int
     codebook_size: int
     codebook_dim: int
-    sample_rate: int
-    semantic_sample_rate: int
-    frame_samples: int  # at sample_rate
     semantic_stride: int  # HuBERT features a frame
     kernel_size: int
     unit_kernel_size: int
@@ -68,7 +70,7 @@ def load_codec(checkpoint: Checkpoint, device: str | torch.device) -> "Codec":
     path = checkpoint.codec_path / "config.json"
     model_type = read_json(path).get("model_type")
     if model_type != MODEL_TYPE:
-        message = f"{model_type!r} is no codec known here, only {MODEL_TYPE!r} is"
+        message = f"{reprlib.repr(model_type)} is no codec known here, only {MODEL_TYPE!r} is"
         raise InputError(message, file=path, field="model_type")
     config = read_codec_config(path)
     model = checkpoint.config
@@ -76,8 +78,8 @@ def load_codec(checkpoint: Checkpoint, device: str | torch.device) -> "Codec":
     if made != needed:
         message = "{} codebooks of {} codes, but the model speaks {} of {}: not the codec of this model"
         raise InputError(message.format(*made, *needed), file=path)
-    with torch.device("meta"):
-        codec = Codec(config, checkpoint.codec_weight_files)
+    frames = torch.zeros(1, config.num_quantizers, 2, dtype=torch.int64, device="meta")
+    codec = _build(lambda: Codec(config, checkpoint.codec_weight_files), frames, (1, 1, 2 * FRAME_SAMPLES), path)
     load_weights(
         codec,
         checkpoint.codec_weight_files,
@@ -93,37 +95,69 @@ def read_codec_config(path: Path) -> CodecConfig:
     content = read_json(path)
     acoustic = require(content, "acoustic_model_config", dict, path)
     semantic = require(content, "semantic_model_config", dict, path)
-    for key in ("hidden_size", "encoder_hidden_size", "decoder_hidden_size"):
-        require(acoustic, key, int, path, "acoustic_model_config.")
-    for key in ("downsampling_ratios", "upsampling_ratios"):
-        require(acoustic, key, list, path, "acoustic_model_config.")
-    require(semantic, "hidden_size", int, path, "semantic_model_config.")
 
-    frame_samples = math.prod(acoustic["upsampling_ratios"])
-    sample_rate = content.get("sample_rate", 24000)
-    semantic_rate = content.get("semantic_sample_rate", 16000)
-    semantic_stride, rest = divmod(frame_samples * semantic_rate, sample_rate * content.get("downsample_factor", 320))
-    if rest or math.prod(acoustic["downsampling_ratios"]) != frame_samples:
-        raise InputError("the strides of the acoustic and the semantic half do not meet in frames", file=path)
-    codebook_size = content.get("codebook_size", 1024)
-    kbps = require(content, "target_bandwidths", list, path)[-1]
-    bits_per_frame = 1000 * kbps * frame_samples / sample_rate
+    def whole(key: str, default: int) -> int:
+        return require(content, key, int, path, default=default)
+
+    in_acoustic, in_semantic = "acoustic_model_config.", "semantic_model_config."
+    for key in ("hidden_size", "encoder_hidden_size", "decoder_hidden_size"):
+        require(acoustic, key, int, path, in_acoustic)
+    require(semantic, "hidden_size", int, path, in_semantic)
+    require(semantic, "num_hidden_layers", int, path, in_semantic, default=12, most=MOST_LAYERS)
+
+    codebook_size = whole("codebook_size", 1024)
+    kbps = require_numbers(content, "target_bandwidths", float, path)[-1]
+    bits_per_frame = 1000 * kbps * FRAME_SAMPLES / SAMPLE_RATE
     return CodecConfig(
+        file=path,
         acoustic=acoustic,
         semantic=semantic,
-        num_quantizers=int(bits_per_frame // math.log2(codebook_size)),
+        num_quantizers=int(bits_per_frame // math.log2(max(codebook_size, 2))),
         codebook_size=codebook_size,
-        codebook_dim=content.get("codebook_dim", 64),
-        sample_rate=sample_rate,
-        semantic_sample_rate=semantic_rate,
-        frame_samples=frame_samples,
-        semantic_stride=semantic_stride,
-        kernel_size=content.get("kernel_size", 3),
-        unit_kernel_size=content.get("unit_kernel_size", 3),
-        strides=tuple(content.get("strides", (1, 1))),
-        channel_ratios=tuple(content.get("channel_ratios", (1, 1))),
-        block_dilations=tuple(content.get("block_dilations", (1, 1))),
+        codebook_dim=whole("codebook_dim", 64),
+        semantic_stride=_semantic_stride(content, path),
+        kernel_size=whole("kernel_size", 3),
+        unit_kernel_size=whole("unit_kernel_size", 3),
+        strides=require_numbers(content, "strides", int, path, default=(1, 1)),
+        channel_ratios=require_numbers(content, "channel_ratios", float, path, default=(1.0, 1.0)),
+        block_dilations=require_numbers(content, "block_dilations", int, path, default=(1, 1)),
     )
+
+
+def _semantic_stride(content: dict[str, Any], path: Path) -> int:
+    """HuBERT features a frame. InputError unless both halves make frames of 960 samples at 24 kHz."""
+    for key, value in (("sample_rate", SAMPLE_RATE), ("semantic_sample_rate", _SEMANTIC_RATE)):
+        if content.get(key, value) != value:
+            raise InputError(f"{reprlib.repr(content[key])} is not supported, only {value} is", file=path, field=key)
+    acoustic, prefix = content["acoustic_model_config"], "acoustic_model_config."
+    for key in ("downsampling_ratios", "upsampling_ratios"):
+        if math.prod(require_numbers(acoustic, key, int, path, prefix)) != FRAME_SAMPLES:
+            message = f"their product is not {FRAME_SAMPLES}, the samples of a frame"
+            raise InputError(message, file=path, field=prefix + key)
+    hop = require(content, "downsample_factor", int, path, default=320)
+    stride, rest = divmod(FRAME_SAMPLES * _SEMANTIC_RATE // SAMPLE_RATE, hop)
+    if rest:
+        message = f"{hop} is no whole part of a frame at {_SEMANTIC_RATE} Hz"
+        raise InputError(message, file=path, field="downsample_factor")
+    return stride
+
+
+def _build(make: Callable[[], nn.Module], example: Tensor, shape: tuple[int, ...], file: Path) -> Any:
+    """A half of the codec on the meta device, tried there on two frames, where that computes nothing but shapes.
+
+    What goes wrong is the mistake of the sizes in config.json: InputError.
+    """
+    try:
+        with torch.device("meta"):
+            module = make().eval()  # in training, HuBERT leaves out layers at random
+        with torch.inference_mode():
+            made = tuple(module(example).shape)
+    except Exception as error:  # of whatever kind transformers and torch find fit
+        raise InputError(f"its sizes do not go together: {shorten(str(error), 200)}", file=file) from None
+    if made != shape:
+        message = f"its sizes do not go together: two frames come out as {list(made)} instead of {list(shape)}"
+        raise InputError(message, file=file)
+    return module
 
 
 class Codec(nn.Module):
@@ -144,37 +178,32 @@ class Codec(nn.Module):
     def device(self) -> torch.device:
         return self.fc2.weight.device
 
-    @property
-    def sample_rate(self) -> int:
-        return self.config.sample_rate
-
-    @property
-    def frame_samples(self) -> int:
-        """Samples a frame of codes stands for."""
-        return self.config.frame_samples
+    def forward(self, codes: Tensor) -> Tensor:
+        """codes: int64 [B, 8, T] -> waveform, float32 [B, 1, T * 960]."""
+        return self.acoustic_decoder(self.fc2(self.quantizer.decode(codes)).transpose(1, 2))
 
     @torch.inference_mode()
     def decode(self, codes: np.ndarray | Tensor) -> np.ndarray:
-        """codes: integers [8, T] -> float32 waveform [T * frame_samples], or [B, 8, T] -> [B, T * frame_samples].
+        """codes: integers [8, T] -> float32 waveform [T * 960] at 24 kHz, or [B, 8, T] -> [B, T * 960].
 
         One clip a call gives the same bits in any company; in a batch a clip's last bits may come out otherwise.
         """
         codes = torch.as_tensor(codes).to(self.device, torch.int64)
         batch = codes.reshape(-1, *codes.shape[-2:])
         with _repeatable(self.device):
-            latent = self.fc2(self.quantizer.decode(batch)).transpose(1, 2)
-            wave = self.acoustic_decoder(latent)
+            wave = self(batch)
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
 
     @torch.inference_mode()
     def encode(self, wave: np.ndarray | Tensor) -> np.ndarray:
-        """wave: float [N] at `sample_rate`, N a multiple of `frame_samples` -> codes, int16 [8, N / frame_samples].
+        """wave: float [N] at 24 kHz, N a multiple of 960 -> codes, int16 [8, N / 960].
 
-        The first call loads the encoder, and raises InputError when its weights do not fit config.json.
+        The first call loads the encoder, and raises InputError when its sizes do not go together or its weights do not
+        fit them.
         """
         wave = torch.as_tensor(wave).to(self.device, torch.float32)
-        if wave.ndim != 1 or len(wave) == 0 or len(wave) % self.frame_samples:
-            raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {self.frame_samples} samples")
+        if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
+            raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
         encoder = self.encoder
         with _repeatable(self.device):
             codes = self.quantizer.encode(encoder(wave))
@@ -182,8 +211,9 @@ class Codec(nn.Module):
 
     @cached_property
     def encoder(self) -> "Encoder":
-        with torch.device("meta"):
-            encoder = Encoder(self.config)
+        config = self.config
+        wave = torch.zeros(2 * FRAME_SAMPLES, device="meta")
+        encoder = _build(lambda: Encoder(config), wave, (2, config.width), config.file)
         load_weights(
             encoder,
             self.weight_files,
@@ -212,6 +242,8 @@ def _repeatable(device: torch.device) -> Iterator[None]:
 
 
 class Codebook(nn.Module):
+    """`embed`: the vectors that the codes stand for, float32 [size, dim]."""
+
     def __init__(self, size: int, dim: int):
         super().__init__()
         self.register_buffer("embed", torch.empty(size, dim))
@@ -270,23 +302,22 @@ class Encoder(nn.Module):
         self.fc = nn.Linear(config.width, config.width)
 
     def forward(self, wave: Tensor) -> Tensor:
-        """wave [N], N a whole number of frames -> features [N / frame_samples, width]."""
+        """wave [N] at 24 kHz, N a whole number of frames -> features [N / 960, width]."""
         # Both halves give one vector a frame: of whole frames neither loses any at its edges.
         acoustic = self.acoustic_encoder(wave[None, None])
         semantic = self.encoder_semantic(self.semantic_features(wave).T[None])
         return self.fc(torch.cat((acoustic, semantic), dim=1)[0].T)
 
     def semantic_features(self, wave: Tensor) -> Tensor:
-        """The mean over all of HuBERT's hidden states: [N / frame_samples, semantic hidden size]."""
-        config = self.config
-        wave = resample(wave, config.sample_rate, config.semantic_sample_rate)
+        """The mean over all of HuBERT's hidden states: wave [N] -> [N / 960, semantic hidden size]."""
+        wave = resample(wave, SAMPLE_RATE, _SEMANTIC_RATE)
         wave = F.pad(wave, (_SEMANTIC_PAD, _SEMANTIC_PAD))
         states = self.semantic_model(wave[None], output_hidden_states=True).hidden_states
-        return torch.stack(states).mean(0)[0, :: config.semantic_stride]
+        return torch.stack(states).mean(0)[0, :: self.config.semantic_stride]
 
 
 class SemanticEncoder(nn.Module):
-    """Convolutions over HuBERT's features, [1, channels, T]."""
+    """Convolutions over HuBERT's features; with the published strides, all 1, each frame keeps its place."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()
@@ -299,6 +330,7 @@ class SemanticEncoder(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [1, hidden size, T] -> [1, hidden size * last channel ratio, T]."""
         x = self.conv(x)
         for block in self.conv_blocks:
             x = block(x)
@@ -306,6 +338,8 @@ class SemanticEncoder(nn.Module):
 
 
 class SemanticBlock(nn.Module):
+    """Residual units, one a dilation, and a convolution that changes the width."""
+
     def __init__(self, config: CodecConfig, in_width: int, out_width: int, stride: int):
         super().__init__()
         kernel = 3 if stride == 1 else 2 * stride
@@ -315,12 +349,15 @@ class SemanticBlock(nn.Module):
         self.conv = nn.Conv1d(in_width, out_width, kernel, stride=stride, padding=(kernel - 1) // 2)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [1, in_width, T] -> [1, out_width, T / stride]."""
         for unit in self.res_units:
             x = unit(x)
         return self.conv(x)
 
 
 class SemanticUnit(nn.Module):
+    """Two convolutions whose result is added to their input."""
+
     def __init__(self, width: int, kernel: int, dilation: int):
         super().__init__()
         padding = (kernel - 1) // 2 * dilation
@@ -328,6 +365,7 @@ class SemanticUnit(nn.Module):
         self.conv2 = nn.Conv1d(width, width, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [1, width, T] -> [1, width, T]."""
         return x + self.conv2(F.elu(self.conv1(F.elu(x))))
 
 
@@ -335,7 +373,7 @@ class SemanticUnit(nn.Module):
 
 
 def _dac_decoder(config: CodecConfig) -> nn.Module:
-    """[B, hidden_size, T] -> [B, 1, T * frame_samples].
+    """[B, hidden_size, T] -> [B, 1, T * 960].
 
     It departs from DAC's in that there is no tanh at the end, and that a layer of odd stride loses no sample.
     """
@@ -350,7 +388,7 @@ def _dac_decoder(config: CodecConfig) -> nn.Module:
 
 
 def _dac_encoder(config: CodecConfig) -> nn.Module:
-    """[B, 1, N] -> [B, hidden_size, N / frame_samples]."""
+    """[B, 1, N] -> [B, hidden_size, N / 960]."""
     from transformers.models.dac.modeling_dac import DacConfig, DacEncoder
 
     return DacEncoder(DacConfig(**config.acoustic))

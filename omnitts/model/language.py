@@ -21,11 +21,6 @@ def resolve_language(name: str | None) -> str | None:
     return table.get(_key(name)) or (table.get(tag[1].lower()) if tag else None)
 
 
-def language_names() -> dict[str, str]:
-    """Id -> English name of every language, in order of id."""
-    return {language_id: names[0] for language_id, names in _table().items()}
-
-
 @functools.cache
 def _table() -> dict[str, list[str]]:
     """Id -> its names, the usual one first, and the other ISO 639 codes that stand for it."""

@@ -28,6 +28,7 @@ _BLANKS = re.compile(r"[ \t]+")
 _SPACES_BESIDE_CJK = re.compile(rf"(?<={_CJK})\s+|(?<!\s)\s+(?={_CJK})")
 _ASCII_PARENTHESES = str.maketrans("（）", "()")
 _TAG = re.compile(rf"(\[(?:{'|'.join(TAGS)})\])")
+_CONTROL_TOKEN = re.compile(r"<\|(?=\w+\|>)")
 
 # Brackets and quotes count: a sentence often ends inside them.
 _END_MARKS = frozenset(".,;:!?…)]}\"'" + "。，；：！？、）】" + "“”‘’")
@@ -82,7 +83,10 @@ def build_prompt_text(
         f"<|instruct_start|>{instruct or None}<|instruct_end|>"
     )
     spoken = f"{ref_text.strip()} {text.strip()}" if ref_text else text.strip()
-    body = f"<|text_start|>{normalize_text(spoken)}<|text_end|>"
+    # A control token that is spelled out in a text would end it early, say: parted, it is read as any other text. This
+    # comes last, as dropping a line break can put one together.
+    words = _CONTROL_TOKEN.sub("< |", normalize_text(spoken))
+    body = f"<|text_start|>{words}<|text_end|>"
     return [style, *filter(None, _TAG.split(body))]
 
 
@@ -99,17 +103,3 @@ def encode_prompts(tokenizer: "Tokenizer", prompts: Iterable[Sequence[str]]) -> 
         encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
         ids.update((segment, encoding.ids) for segment, encoding in zip(some, encodings, strict=True))
     return [list(chain.from_iterable(ids[segment] for segment in prompt)) for prompt in prompts]
-
-
-def encode_prompt(
-    tokenizer: "Tokenizer",
-    text: str,
-    *,
-    language: str | None = None,
-    instruct: str | None = None,
-    ref_text: str | None = None,
-    denoise: bool = True,
-) -> list[int]:
-    """Token ids of one prompt, [style][text]; for the arguments see `build_prompt_text`."""
-    segments = build_prompt_text(text, language=language, instruct=instruct, ref_text=ref_text, denoise=denoise)
-    return encode_prompts(tokenizer, [segments])[0]

@@ -7,12 +7,14 @@ from os import PathLike
 
 import numpy as np
 
-from omnitts.audio import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE, is_silent, resample
+from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, is_silent, resample
 from omnitts.errors import InputError
 from omnitts.files import atomic_path
+from omnitts.model.duration import FRAME_RATE
 from omnitts.silence import remove_silence
 
 REFERENCE_RMS = 0.1  # quieter references are amplified to this
+LOUDEST = 100.0  # times full scale: what is beyond was not meant to have its full scale at 1
 CODEBOOKS = 8
 CODEBOOK_SIZE = 1024
 
@@ -59,12 +61,18 @@ def prepare_reference(audio: np.ndarray, sample_rate: int, text: str, *, preproc
         audio: float32 [N], mono, at `sample_rate`.
         text: the transcript.
 
-    Raises InputError for a recording that is silent or shorter than a frame.
+    Raises InputError for a recording that is silent, shorter than a frame, or far beyond full scale.
     """
     from omnitts.model.text import add_end_mark
 
     if is_silent(audio):
         raise InputError("the reference recording is silent; choose another")
+    peak = np.abs(audio).max()
+    if not peak <= LOUDEST:
+        raise InputError(
+            f"the reference recording reaches {peak:g} where 1 is full scale: if these are whole numbers in a file of "
+            "floats, divide them by their own full scale"
+        )
     wave = _to_24k(audio, sample_rate)
     rms = float(np.sqrt(np.mean(np.square(wave))))
     if 0 < rms < REFERENCE_RMS:

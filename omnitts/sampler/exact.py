@@ -28,7 +28,8 @@ EXP_COEFFICIENTS = (
     1.0000001192092896,
 )
 SQRT_HALF_BITS = 0x3F3504F3  # float32 bits of sqrt(1/2)
-EXP_FLOOR = -80.0  # exp of less is 0: a share of 2e-35 is never drawn nor counted
+EXP_FLOOR = -80.0  # exp of less is taken to be that of this: a share of 2e-35 is never drawn nor counted
+ROUNDER = 1.5 * 2.0**23  # added to a small float32, rounds it to a whole number, held in the sum's lowest bits
 
 
 def log(x: Tensor) -> Tensor:
@@ -36,19 +37,24 @@ def log(x: Tensor) -> Tensor:
     bits = x.view(torch.int32)
     exponent = (bits - SQRT_HALF_BITS) >> 23
     f = (bits - (exponent << 23)).view(torch.float32) - 1.0
-    return _fma(exponent.float(), LN2, f * _horner(f, LOG_COEFFICIENTS))
+    return fma(exponent.float(), LN2, f * _horner(f, LOG_COEFFICIENTS))
+
+
+def negative_log_of_rest(v: Tensor) -> Tensor:
+    """-log(1 - v) of float32 numbers between 0 and 1; accurate also where 1 - v is not."""
+    return torch.where(v < 0.25, v * _horner(-v, LOG_COEFFICIENTS), -log(1.0 - v))
 
 
 def exp(x: Tensor) -> Tensor:
-    """Exponential of float32 numbers <= 0; 0 below EXP_FLOOR."""
-    clamped = x.clamp(min=EXP_FLOOR)
-    power = torch.floor(_fma(clamped, 1 / LN2, 0.5))
-    remainder = _fma(power, -LN2, clamped)
-    scale = ((power.int() + 127) << 23).view(torch.float32)
-    return torch.where(x < EXP_FLOOR, 0.0, _horner(remainder, EXP_COEFFICIENTS) * scale)
+    """Exponential of float32 numbers <= 0, at least that of EXP_FLOOR."""
+    x = x.clamp(min=EXP_FLOOR)
+    shifted = fma(x, 1 / LN2, ROUNDER)
+    remainder = fma(shifted - ROUNDER, -LN2, x)
+    power = shifted.view(torch.int32) << 23
+    return (_horner(remainder, EXP_COEFFICIENTS).view(torch.int32) + power).view(torch.float32)
 
 
-def _fma(x: Tensor, factor: Tensor | float, addend: Tensor | float) -> Tensor:
+def fma(x: Tensor, factor: Tensor | float, addend: Tensor | float) -> Tensor:
     """x * factor + addend with one rounding. A product of two float32 is exact in float64."""
     factor, addend = (
         value.double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32).double().item()
@@ -60,5 +66,5 @@ def _fma(x: Tensor, factor: Tensor | float, addend: Tensor | float) -> Tensor:
 def _horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
     total = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
-        total = _fma(total, x, coefficient)
+        total = fma(total, x, coefficient)
     return total

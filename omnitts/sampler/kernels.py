@@ -1,4 +1,4 @@
-"""The sampler in Triton: one program a cell does guidance, filters, noise and choice, and writes a few numbers.
+"""The sampler in Triton: one cell at a time does guidance, filters, noise and choice, and writes a few numbers.
 
 Nothing of the size of the vocabulary is ever stored. A small vocabulary stays in registers from the one load to the
 last comparison; a large one is read again for each pass.
@@ -7,10 +7,16 @@ Which token wins must not depend on the backend, so the numbers that are compare
 probability) come from the same float32 operations in the same order as in `reference.py` and `exact.py`; fusing of
 products and sums is off. Logprobs only have to be accurate.
 
+Most of the noise is never computed exactly. A cheap bound from above is taken for every token; then, from the highest
+bound down, tokens get their exact noisy score until that is above all bounds left. One or two groups of four tokens
+(which share their random words) will do.
+
 The filters need no sorting. All of them keep the first part of the order from the likeliest token down, so: take the
 best noisy score of all candidates; if its token passes the filters it is also the best of the kept ones. If not,
-nothing below it passes either, and the search goes on among the tokens above it. A round or two will do.
+nothing below it passes either, and the search goes on among the tokens above it.
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -19,11 +25,13 @@ from torch import Tensor
 
 from omnitts.sampler import exact
 from omnitts.sampler.params import CONFIDENCES, STATUS_NOT_FINITE, STATUS_NOTHING_LEFT, Samples, SamplingParams
-from omnitts.sampler.philox import TOKEN_STREAM
+from omnitts.sampler.philox import LEAST_UNIFORM, MOST_UNIFORM, TOKEN_STREAM
 
 SMALL_VOCABULARY = 4096  # up to here a row is kept in registers
 LARGE_BLOCK = 4096
-MANY_CELLS, CELLS_EACH = 16_384, 8  # with so many cells, a program does several: fewer programs start sooner
+REGISTERS = 128  # a thread; what is left over is in rare paths, and more would leave too few threads to hide latency
+
+_ANY = ("guided_rows", "requests")  # numbers that no variant of a kernel is to be compiled for
 
 _L0, _L1, _L2, _L3, _L4, _L5 = (tl.constexpr(c) for c in exact.LOG_COEFFICIENTS)
 _E0, _E1, _E2, _E3, _E4, _E5 = (tl.constexpr(c) for c in exact.EXP_COEFFICIENTS)
@@ -31,16 +39,51 @@ _LN2 = tl.constexpr(exact.LN2)
 _INVERSE_LN2 = tl.constexpr(1 / exact.LN2)
 _SQRT_HALF_BITS = tl.constexpr(exact.SQRT_HALF_BITS)
 _EXP_FLOOR = tl.constexpr(exact.EXP_FLOOR)
+_ROUNDER = tl.constexpr(exact.ROUNDER)
 _MASS_UNIT = tl.constexpr(2.0**30)
 _TOKEN_STREAM = tl.constexpr(TOKEN_STREAM)
 _NOT_FINITE = tl.constexpr(STATUS_NOT_FINITE)
 _NOTHING_LEFT = tl.constexpr(STATUS_NOTHING_LEFT)
+_NVIDIA = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
+_2_32 = tl.constexpr(2.0**-32)
+_LEAST_V, _MOST_V = tl.constexpr(LEAST_UNIFORM), tl.constexpr(MOST_UNIFORM)
 _NINF = tl.constexpr(float("-inf"))
-# bits / 2**23 - 127 is log2(x) less 0 to 0.0861; half of that is put into the offset.
-_ROUGH_OFFSET = tl.constexpr(int((127 - 0.043) * 2**23))
-_ROUGH_SCALE = tl.constexpr(-exact.LN2 / 2**23)
-_ROUGH_GAP = tl.constexpr(0.0602)  # twice the error of _rough_negative_log
 _NO_ID = tl.constexpr(2**30)  # above every token id
+
+
+class _Shape(NamedTuple):
+    """What a kernel is compiled for."""
+
+    codebooks: int
+    vocabulary: int
+    forbidden: int  # ids a request
+    cond_id: int  # stride from one id to the next
+    uncond_id: int
+
+
+class _Row(NamedTuple):
+    """Where one cell's logits are, and what is taken off them."""
+
+    cond: tl.tensor  # pointer to the logit of id 0
+    uncond: tl.tensor
+    cond_top: tl.tensor
+    uncond_top: tl.tensor
+    guided: tl.tensor
+    scale: tl.tensor
+    forbidden: tl.tensor  # pointer to the forbidden ids
+
+
+class _Draw(NamedTuple):
+    """What a draw depends on, but for the scores."""
+
+    seed: tl.tensor
+    step: tl.tensor
+    cell: tl.tensor
+    inverse_temperature: tl.tensor
+    keep: tl.tensor
+    top_p: tl.tensor
+    min_p: tl.tensor
+    best: tl.tensor  # score of the likeliest token that is not forbidden
 
 
 def sample_with_triton(
@@ -48,7 +91,6 @@ def sample_with_triton(
     uncond: Tensor | None,
     params: SamplingParams,
     offsets: Tensor,
-    request_of_row: Tensor,
     step: Tensor,
     cells: Tensor | None,
     confidence: str,
@@ -68,9 +110,9 @@ def sample_with_triton(
     other = cond if not guided_rows else uncond
     arguments = (
         cond,
-        *cond.stride(),
+        *cond.stride()[:2],
         other,
-        *other.stride(),
+        *other.stride()[:2],
         guided_rows,
         params.guidance_scale,
         params.temperature,
@@ -81,7 +123,7 @@ def sample_with_triton(
         params.seed,
         params.forbidden,
         offsets,
-        request_of_row,
+        len(params.seed),
         step,
         tokens if cells is None else cells,
         tokens,
@@ -90,12 +132,9 @@ def sample_with_triton(
         status,
         tokens if top_tokens is None else top_tokens,
         logprobs if top_logprobs is None else top_logprobs,
-        codebooks,
-        count,
     )
     settings = {
-        "V": vocabulary,
-        "FORBIDDEN": params.forbidden.shape[1],
+        "SHAPE": _Shape(codebooks, vocabulary, params.forbidden.shape[1], cond.stride(2), other.stride(2)),
         "HAS_CELLS": cells is not None,
         "CONFIDENCE": CONFIDENCES.index(confidence),
         "TOP_N": top_n,
@@ -104,17 +143,8 @@ def sample_with_triton(
     if count and vocabulary <= SMALL_VOCABULARY:
         head = 1 << (vocabulary.bit_length() - 1)  # the largest power of two in it; the rest is the tail
         tail = triton.next_power_of_2(max(vocabulary - head, 1))
-        cells_each = 1 if count < MANY_CELLS else CELLS_EACH
-        for draw in (False, True):
-            _small_kernel[(triton.cdiv(count, cells_each),)](
-                *arguments,
-                HEAD=head,
-                TAIL=tail,
-                CELLS=cells_each,
-                DRAW=draw,
-                num_warps=max(1, head // 1024),
-                **settings,
-            )
+        warps = max(1, head // 1024)
+        _small_kernel[(count,)](*arguments, HEAD=head, TAIL=tail, num_warps=warps, maxnreg=REGISTERS, **settings)
     elif count:
         _large_kernel[(count,)](*arguments, BLOCK=LARGE_BLOCK, num_warps=8, **settings)
     return Samples(tokens, logprobs, scores, status, top_tokens, top_logprobs)
@@ -129,17 +159,16 @@ def _log(x):
     exponent = (bits - _SQRT_HALF_BITS) >> 23
     f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
     p = _horner(f, _L0, _L1, _L2, _L3, _L4, _L5)
-    return tl.fma(_small_int_to_float(exponent), _full(f, _LN2), f * p)
+    return tl.fma(exponent.to(tl.float32), _full(f, _LN2), f * p)
 
 
 @triton.jit
 def _exp(x):
-    clamped = tl.maximum(x, _EXP_FLOOR)
-    power = tl.floor(tl.fma(clamped, _full(x, _INVERSE_LN2), _full(x, 0.5)))
-    r = tl.fma(power, _full(x, -_LN2), clamped)
+    x = tl.maximum(x, _EXP_FLOOR)
+    shifted = tl.fma(x, _full(x, _INVERSE_LN2), _full(x, _ROUNDER))
+    r = tl.fma(shifted - _ROUNDER, _full(x, -_LN2), x)
     p = _horner(r, _E0, _E1, _E2, _E3, _E4, _E5)
-    scale = ((power.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
-    return tl.where(x < _EXP_FLOOR, 0.0, p * scale)
+    return (p.to(tl.int32, bitcast=True) + (shifted.to(tl.int32, bitcast=True) << 23)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -157,57 +186,124 @@ def _horner(x, c0, c1, c2, c3, c4, c5):
 
 
 @triton.jit
-def _small_int_to_float(x):
-    """An int32 of less than 23 bits as float32, by way of its bits: the conversion instruction is a slow one."""
-    return (x + 0x4B400000).to(tl.float32, bitcast=True) - 12582912.0
+def _multiply(x, factor: tl.constexpr):
+    """High and low word of x * factor, uint32."""
+    if _NVIDIA:
+        # One instruction. Left to itself, the compiler makes two multiplications of it.
+        return tl.inline_asm_elementwise(
+            "{ .reg .b64 p; mul.wide.u32 p, $2, $3; mov.b64 {$1, $0}, p; }",
+            "=r,=r,r,r",
+            [x, tl.full(x.shape, factor, tl.uint32)],
+            dtype=(tl.uint32, tl.uint32),
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        product = x.to(tl.uint64) * factor
+        return (product >> 32).to(tl.uint32), product.to(tl.uint32)
 
 
 @triton.jit
-def _exponential(seed, step, cell, first, SIZE: tl.constexpr):
-    """-log(u) for the vocabulary indices first .. first + SIZE; first is a multiple of 4 and SIZE at least 4."""
-    k0 = (seed & 0xFFFFFFFF).to(tl.uint32)
-    k1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    c0 = (first // 4 + tl.arange(0, SIZE // 4)).to(tl.uint32)
+def _philox(seed, step, cell, c0):
+    """The four output words for each counter in c0, uint32."""
+    k0 = seed.to(tl.uint32)
+    k1 = (seed >> 32).to(tl.uint32)
+    c0 = c0.to(tl.uint32)
     c1 = tl.zeros_like(c0) + cell.to(tl.uint32)
     c2 = tl.zeros_like(c0) + step.to(tl.uint32)
     c3 = tl.zeros_like(c0) + _TOKEN_STREAM
     for _ in tl.static_range(10):
-        product0 = c0.to(tl.uint64) * 0xD2511F53
-        product1 = c2.to(tl.uint64) * 0xCD9E8D57
-        c0 = (product1 >> 32).to(tl.uint32) ^ c1 ^ k0
-        c2 = (product0 >> 32).to(tl.uint32) ^ c3 ^ k1
-        c1 = product1.to(tl.uint32)
-        c3 = product0.to(tl.uint32)
-        k0 = (k0.to(tl.int64) + 0x9E3779B9).to(tl.uint32)
-        k1 = (k1.to(tl.int64) + 0xBB67AE85).to(tl.uint32)
-    words = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
-    # (bits + 1/2) / 2**23, from a float in [1, 2) that has the bits as its fraction
-    u = ((words >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - 0.99999994039535522
-    return -_log(u)
+        high0, low0 = _multiply(c0, 0xD2511F53)
+        high1, low1 = _multiply(c2, 0xCD9E8D57)
+        c0, c1 = high1 ^ c1 ^ k0, low1
+        c2, c3 = high0 ^ c3 ^ k1, low0
+        k0 = (k0.to(tl.uint64) + 0x9E3779B9).to(tl.uint32)
+        k1 = (k1.to(tl.uint64) + 0xBB67AE85).to(tl.uint32)
+    return c0, c1, c2, c3
 
 
 @triton.jit
-def _gumbel(seed, step, cell, first, SIZE: tl.constexpr):
-    return -_log(_exponential(seed, step, cell, first, SIZE))
+def _counter(ids):
+    return ((ids >> 10) << 8) | (ids & 255)
 
 
 @triton.jit
-def _rough_negative_log(x):
-    """-log(x) to within 0.03 either way: a float's bits are, but for an offset, its logarithm in base 2."""
-    bits = x.to(tl.int32, bitcast=True)
-    return (bits - _ROUGH_OFFSET).to(tl.float32) * _ROUGH_SCALE
+def _gumbel(seed, step, cell, ids):
+    c0, c1, c2, c3 = _philox(seed, step, cell, _counter(ids))
+    word = (ids >> 8) & 3
+    words = tl.where(word < 2, tl.where(word == 0, c0, c1), tl.where(word == 2, c2, c3))
+    v = tl.minimum(tl.maximum(words.to(tl.float32) * _2_32, _LEAST_V), _MOST_V)
+    near_0 = v * _horner(-v, _L0, _L1, _L2, _L3, _L4, _L5)
+    return -_log(tl.where(v < 0.25, near_0, -_log(1.0 - v)))
+
+
+# ---- Reductions that wait less: several chains within a thread, and whole numbers, which a warp reduces at once ----
+
+
+@triton.jit
+def _max(x):
+    SIZE: tl.constexpr = x.shape[0]
+    if SIZE < 256:
+        return tl.max(x, 0)
+    else:
+        lanes = tl.max(tl.max(x.reshape(8, SIZE // 8), 0).reshape(SIZE // 256, 32), 0)
+        return _ordered(tl.max(_ordered(lanes.to(tl.int32, bitcast=True)), 0)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _count(flags):
+    SIZE: tl.constexpr = flags.shape[0]
+    if SIZE < 256:
+        return tl.sum(flags.to(tl.int32), 0)
+    else:
+        lanes = tl.sum(tl.sum(tl.where(flags, 1.0, 0.0).reshape(8, SIZE // 8), 0).reshape(SIZE // 256, 32), 0)
+        return tl.sum(lanes.to(tl.int32), 0)
+
+
+@triton.jit
+def _ordered(bits):
+    """Bits of a float32 as an int32 of the same order, and back."""
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+# ---- Scores ----
+
+
+@triton.jit
+def _request_of(line, offsets, requests):
+    """The last request that begins at or before a line of the logits."""
+    low = requests * 0
+    high = requests
+    while high - low > 1:
+        middle = (low + high) // 2
+        begins = tl.load(offsets + middle) <= line
+        low = tl.where(begins, middle, low)
+        high = tl.where(begins, high, middle)
+    return low
 
 
 @triton.jit
 def _guide(c, u, scale):
     """Guided scores of conditional and unconditional logits that have their maxima taken off."""
-    return tl.where(c == _NINF, _NINF, c + scale * (c - u))
+    return tl.where(c == _NINF, _NINF, tl.fma(_full(c, scale), c - u, c))
 
 
 @triton.jit
-def _forbid(scores, ids, forbidden, FORBIDDEN: tl.constexpr):
+def _scores(row, ids, SHAPE: tl.constexpr):
+    """Scores at any ids, also of forbidden tokens; -inf beyond the vocabulary."""
+    real = ids < SHAPE.vocabulary
+    x = tl.load(row.cond + ids * SHAPE.cond_id, mask=real, other=_NINF).to(tl.float32) - row.cond_top
+    if row.guided:
+        u = tl.load(row.uncond + ids * SHAPE.uncond_id, mask=real, other=_NINF).to(tl.float32) - row.uncond_top
+        x = _guide(x, u, row.scale)
+    return x
+
+
+@triton.jit
+def _forbid(row, scores, ids, SHAPE: tl.constexpr):
+    FORBIDDEN: tl.constexpr = SHAPE.forbidden
     for i in tl.static_range(FORBIDDEN):
-        scores = tl.where(ids == tl.load(forbidden + i), _NINF, scores)
+        scores = tl.where(ids == tl.load(row.forbidden + i), _NINF, scores)
     return scores
 
 
@@ -216,250 +312,129 @@ def _finite_or_zero(x):
     return tl.where(x == _NINF, 0.0, x)
 
 
-# ---- A vocabulary in registers: a head of a power of two ids, and the tail that is left ----
+@triton.jit
+def _shares(scores, shift):
+    """exp(scores - shift) but for a factor near 1, exp(-_residue(shift)), that rounding in one step brings in."""
+    return tl.exp2(tl.fma(scores, _full(scores, _INVERSE_LN2), _full(scores, -(shift * _INVERSE_LN2))))
 
 
 @triton.jit
-def _max2(a, b):
-    return tl.maximum(tl.max(a, 0), tl.max(b, 0))
+def _residue(shift):
+    one = shift * _INVERSE_LN2
+    return tl.fma(shift, one * 0.0 + _INVERSE_LN2, -one) * _LN2
 
 
 @triton.jit
-def _first2(is_a, ids_a, is_b, ids_b):
-    """The lowest id for which the condition holds."""
-    return tl.minimum(tl.min(tl.where(is_a, ids_a, _NO_ID), 0), tl.min(tl.where(is_b, ids_b, _NO_ID), 0))
+def _above(scores, ids, pivot, pivot_id):
+    """Which tokens stand before the pivot in the order from the likeliest down, ties by the lowest id.
 
-
-@triton.jit
-def _above(z, ids, pivot, pivot_id):
-    """Which tokens stand before the pivot in the order from the likeliest down, ties by the lowest id."""
-    return (z > pivot) | ((z == pivot) & (ids < pivot_id) & (z > _NINF))
-
-
-@triton.jit
-def _small_kernel(
-    cond,
-    cond_row,
-    cond_codebook,
-    cond_id,
-    uncond,
-    uncond_row,
-    uncond_codebook,
-    uncond_id,
-    guided_rows,
-    guidance_scales,
-    temperatures,
-    top_ratios,
-    top_ks,
-    top_ps,
-    min_ps,
-    seeds,
-    forbiddens,
-    offsets,
-    request_of_row,
-    steps,
-    cells,
-    out_tokens,
-    out_logprobs,
-    out_confidence,
-    out_status,
-    out_top_tokens,
-    out_top_logprobs,
-    codebooks,
-    count,
-    V: tl.constexpr,
-    FORBIDDEN: tl.constexpr,
-    HAS_CELLS: tl.constexpr,
-    CONFIDENCE: tl.constexpr,
-    TOP_N: tl.constexpr,
-    HEAD: tl.constexpr,
-    TAIL: tl.constexpr,
-    CELLS: tl.constexpr,
-    DRAW: tl.constexpr,
-):
-    """CELLS cells a program. Compiled twice: with DRAW it does the cells whose request has a temperature, without it
-    the others. What drawing needs in registers would leave the others too few warps to keep the memory busy.
+    A pivot of -inf with id 0 is behind every possible token.
     """
-    for i in range(CELLS):
-        place = tl.program_id(0).to(tl.int64) * CELLS + i
-        if place < count:
-            position = tl.load(cells + place) if HAS_CELLS else place
-            row = position // codebooks
-            codebook = position % codebooks
-            request = tl.load(request_of_row + row)
-            temperature = tl.load(temperatures + request)
-            if (temperature > 0) == DRAW:
-                cond_base = cond + row * cond_row + codebook * cond_codebook
-                uncond_base = uncond + row * uncond_row + codebook * uncond_codebook
-                scale = tl.load(guidance_scales + request)
-                guided = (scale != 0) & (row < guided_rows)
-                ids_a = tl.arange(0, HEAD)
-                ids_b = HEAD + tl.arange(0, TAIL)
-                a = tl.load(cond_base + ids_a * cond_id).to(tl.float32)
-                b = tl.load(cond_base + ids_b * cond_id, mask=ids_b < V, other=_NINF).to(tl.float32)
-                cond_top = _finite_or_zero(_max2(a, b))
-                uncond_top = cond_top
-                a = a - cond_top
-                b = b - cond_top
-                if guided:
-                    ua = tl.load(uncond_base + ids_a * uncond_id).to(tl.float32)
-                    ub = tl.load(uncond_base + ids_b * uncond_id, mask=ids_b < V, other=_NINF).to(tl.float32)
-                    uncond_top = _finite_or_zero(_max2(ua, ub))
-                    a = _guide(a, ua - uncond_top, scale)
-                    b = _guide(b, ub - uncond_top, scale)
-                shift = _finite_or_zero(_max2(a, b))
-                log_sum = tl.log(tl.sum(tl.exp(a - shift), 0) + tl.sum(tl.exp(b - shift), 0))
-                forbidden = forbiddens + request * FORBIDDEN
-                a = _forbid(a, ids_a, forbidden, FORBIDDEN)
-                b = _forbid(b, ids_b, forbidden, FORBIDDEN)
-                best = _max2(a, b)
-                broken = log_sum != log_sum
-                nothing = (best == _NINF) & (broken == 0)
-                token = request.to(tl.int32) * 0
-                chosen = best - shift - log_sum
-                if DRAW == 0:
-                    token = _first2(a == best, ids_a, b == best, ids_b)
-                elif (broken | nothing) == 0:
-                    cell = (row - tl.load(offsets + request)) * codebooks + codebook
-                    token = _draw2(
-                        a - best,
-                        b - best,
-                        ids_a,
-                        ids_b,
-                        tl.load(seeds + request),
-                        tl.load(steps + request),
-                        cell,
-                        tl.minimum(tl.div_rn(1.0, temperature), 1e30),
-                        _keep_count(top_ratios, top_ks, request, V),
-                        tl.load(top_ps + request),
-                        tl.load(min_ps + request),
-                        HEAD,
-                        TAIL,
-                    )
-                    # The token's score once more from the logits: best plus its score less best would round twice.
-                    x = tl.load(cond_base + token * cond_id).to(tl.float32) - cond_top
-                    if guided:
-                        x = _guide(x, tl.load(uncond_base + token * uncond_id).to(tl.float32) - uncond_top, scale)
-                    chosen = x - shift - log_sum
-                if CONFIDENCE == 0:
-                    confidence = best - shift - log_sum
-                elif CONFIDENCE == 1:
-                    confidence = chosen
-                elif CONFIDENCE == 2:
-                    first = _first2(a == best, ids_a, b == best, ids_b)
-                    confidence = best - _max2(tl.where(ids_a == first, _NINF, a), tl.where(ids_b == first, _NINF, b))
-                else:
-                    la = a - shift - log_sum
-                    lb = b - shift - log_sum
-                    confidence = tl.sum(tl.where(la > _NINF, tl.exp(la) * la, 0.0), 0)
-                    confidence += tl.sum(tl.where(lb > _NINF, tl.exp(lb) * lb, 0.0), 0)
-                _store(
-                    place,
-                    request,
-                    token,
-                    chosen,
-                    confidence,
-                    broken,
-                    nothing,
-                    out_tokens,
-                    out_logprobs,
-                    out_confidence,
-                    out_status,
-                )
-                for n in tl.static_range(TOP_N):
-                    value = _max2(a, b)
-                    which = _first2(a == value, ids_a, b == value, ids_b)
-                    there = (value > _NINF) & ((broken | nothing) == 0)
-                    tl.store(out_top_tokens + place * TOP_N + n, tl.where(there, which, -1))
-                    tl.store(out_top_logprobs + place * TOP_N + n, tl.where(there, value - shift - log_sum, _NINF))
-                    a = tl.where(ids_a == which, _NINF, a)
-                    b = tl.where(ids_b == which, _NINF, b)
+    return (scores > pivot) | ((scores == pivot) & (ids < pivot_id))
+
+
+# ---- Drawing ----
 
 
 @triton.jit
-def _keep_count(top_ratios, top_ks, request, V: tl.constexpr):
-    by_ratio = tl.ceil(tl.load(top_ratios + request) * V)
-    keep = tl.minimum(tl.maximum(by_ratio, 1.0), V * 1.0).to(tl.int32)
+def _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE: tl.constexpr):
+    by_ratio = tl.ceil(tl.load(top_ratios + request) * SHAPE.vocabulary)
+    keep = tl.minimum(tl.maximum(by_ratio, 1.0), SHAPE.vocabulary * 1.0).to(tl.int32)
     top_k = tl.load(top_ks + request)
-    return tl.where(top_k > 0, tl.minimum(top_k, keep), keep)
+    return _Draw(
+        tl.load(seeds + request),
+        tl.load(steps + request),
+        cell,
+        tl.minimum(tl.div_rn(1.0, temperature), 1e30),
+        tl.where(top_k > 0, tl.minimum(top_k, keep), keep),
+        tl.load(top_ps + request),
+        tl.load(min_ps + request),
+        best,
+    )
 
 
 @triton.jit
-def _draw2(
-    za,
-    zb,
-    ids_a,
-    ids_b,
-    seed,
-    step,
-    cell,
-    inverse_temperature,
-    keep,
-    top_p,
-    min_p,
-    HEAD: tl.constexpr,
-    TAIL: tl.constexpr,
-):
-    """The Gumbel-max token among those that pass the filters; za and zb are scores, 0 for the likeliest token.
-
-    The second logarithm of the noise is rough at first. That settles the matter unless two tokens come too close
-    to each other to tell, which is when the exact one is taken.
-    """
-    ea = _part(_exponential(seed, step, cell, 0, HEAD if HEAD >= 4 else 4), 0, HEAD)
-    eb = _part(_exponential(seed, step, cell, HEAD - HEAD % 4, TAIL if TAIL >= 4 else 4), HEAD % 4, TAIL)
-    noisy_a = tl.where(za > _NINF, za * inverse_temperature + _rough_negative_log(ea), _NINF)
-    noisy_b = tl.where(zb > _NINF, zb * inverse_temperature + _rough_negative_log(eb), _NINF)
-    limit = top_p.to(tl.float64)
-    if top_p < 1:
-        mass = tl.sum(_mass(za, inverse_temperature), 0) + tl.sum(_mass(zb, inverse_temperature), 0)
-        limit = limit * mass.to(tl.float64)
-    if min_p > 0:
-        noisy_a = tl.where(_exp(za * inverse_temperature) >= min_p, noisy_a, _NINF)
-        noisy_b = tl.where(_exp(zb * inverse_temperature) >= min_p, noisy_b, _NINF)
-    token = keep * 0
-    searching = keep > 0
-    while searching:
-        top = _max2(noisy_a, noisy_b)
-        floor = top - (_ROUGH_GAP + tl.abs(top) * 1e-6)
-        near_a = noisy_a >= floor
-        near_b = noisy_b >= floor
-        if tl.sum(near_a.to(tl.int32), 0) + tl.sum(near_b.to(tl.int32), 0) > 1:
-            exact_a = tl.where(near_a, za * inverse_temperature + -_log(ea), _NINF)
-            exact_b = tl.where(near_b, zb * inverse_temperature + -_log(eb), _NINF)
-            top = _max2(exact_a, exact_b)
-            near_a = exact_a == top
-            near_b = exact_b == top
-        token = _first2(near_a, ids_a, near_b, ids_b)
-        z = _max2(tl.where(ids_a == token, za, _NINF), tl.where(ids_b == token, zb, _NINF))
-        up_a = _above(za, ids_a, z, token)
-        up_b = _above(zb, ids_b, z, token)
-        count = tl.sum(up_a.to(tl.int32), 0) + tl.sum(up_b.to(tl.int32), 0)
-        passed = count < keep
-        if top_p < 1:
-            mass_a = tl.where(up_a, _mass(za, inverse_temperature), 0)
-            mass_b = tl.where(up_b, _mass(zb, inverse_temperature), 0)
-            passed = passed & ((tl.sum(mass_a, 0) + tl.sum(mass_b, 0)).to(tl.float64) < limit)
-        searching = (passed | (count == 0)) == 0
-        noisy_a = tl.where(up_a, noisy_a, _NINF)
-        noisy_b = tl.where(up_b, noisy_b, _NINF)
-    return token
+def _scaled(scores, draw):
+    return (scores - draw.best) * draw.inverse_temperature
 
 
 @triton.jit
-def _mass(z, inverse_temperature):
+def _noisy(scores, ids, draw):
+    return _scaled(scores, draw) + _gumbel(draw.seed, draw.step, draw.cell, ids)
+
+
+@triton.jit
+def _mass(scores, draw):
     """Probability times a constant, as whole numbers: their sum does not depend on its order."""
-    return (_exp(z * inverse_temperature) * _MASS_UNIT).to(tl.int64)
+    return (_exp(_scaled(scores, draw)) * _MASS_UNIT).to(tl.int32).to(tl.int64)
 
 
 @triton.jit
-def _part(noise, first: tl.constexpr, SIZE: tl.constexpr):
-    """noise[first : first + SIZE]; where that is not all of it, noise has four values."""
-    if first == 0 and noise.shape[0] == SIZE:
-        return noise
+def _bounds(scores, draw, first, SIZE: tl.constexpr):
+    """Bounds from above of the noisy scores of first .. first + SIZE, one for each group of tokens.
+
+    The noise is -log(-log(1 - v)), which is at most -log(v). And a float's bits, read as a whole number, are its
+    logarithm in base 2 but for a factor, an offset and an error of at most 0.09, always to the same side.
+    """
+    if SIZE < 1024:
+        return _group_max(_noisy(scores, first + tl.arange(0, SIZE), draw), SIZE)
     else:
-        index = tl.arange(0, 4)
-        wanted = first + tl.arange(0, SIZE)
-        return tl.sum(tl.where(index[None, :] == wanted[:, None], noise[None, :], 0.0), 1)
+        c0, c1, c2, c3 = _philox(draw.seed, draw.step, draw.cell, first // 4 + tl.arange(0, SIZE // 4))
+        words = tl.join(tl.join(c0, c2), tl.join(c1, c3)).reshape(SIZE // 1024, 256, 4).permute(0, 2, 1).reshape(SIZE)
+        bits = words.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32)
+        rest = 159 * _LN2 - draw.best * draw.inverse_temperature
+        noise = tl.fma(bits, _full(bits, -_LN2 / 2**23), _full(bits, rest))
+        return _group_max(tl.fma(scores, _full(scores, draw.inverse_temperature), noise), SIZE)
+
+
+@triton.jit
+def _group_max(x, SIZE: tl.constexpr):
+    """The maximum of each group, the tokens that share a Philox counter: id, id + 256, id + 512 and id + 768."""
+    if SIZE >= 1024:
+        return tl.max(x.reshape(SIZE // 1024, 4, 256), 1).reshape(SIZE // 4)
+    elif SIZE > 256:
+        return tl.max(x.reshape(SIZE // 256, 256), 0)
+    else:
+        return x
+
+
+@triton.jit
+def _groups(first, SIZE: tl.constexpr):
+    """The Philox counters of the groups that _group_max gives for first .. first + SIZE."""
+    if SIZE >= 1024:
+        return first // 4 + tl.arange(0, SIZE // 4)
+    else:
+        return _counter(first + tl.arange(0, min(SIZE, 256)))
+
+
+@triton.jit
+def _reaches(bound, top, draw):
+    """Whether a noisy score may be as high as top, by its bound, which is itself a little off by rounding."""
+    slack = 3e-5 + 1e-6 * (tl.abs(bound) + tl.abs(draw.best * draw.inverse_temperature))
+    return (bound > _NINF) & (bound + slack >= top)
+
+
+@triton.jit
+def _search(row, draw, bounds, groups, pivot, pivot_id, top, token, score, SHAPE: tl.constexpr):
+    """The best noisy score among the groups' tokens above the pivot, unless `top` is better.
+
+    Returns it with its token and that token's score.
+    """
+    bound = _max(bounds)
+    while _reaches(bound, top, draw):
+        group = tl.min(tl.where(bounds == bound, groups, _NO_ID), 0)
+        ids = ((group >> 8) << 10) + (group & 255) + 256 * tl.arange(0, 4)
+        scores = _forbid(row, _scores(row, ids, SHAPE), ids, SHAPE)
+        noisy = tl.where(_above(scores, ids, pivot, pivot_id), _noisy(scores, ids, draw), _NINF)
+        here = tl.max(noisy, 0)
+        which = tl.min(tl.where(noisy == here, ids, _NO_ID), 0)
+        better = (here > top) | ((here == top) & (which < token) & (here > _NINF))
+        score = tl.where(better, tl.max(tl.where(ids == which, scores, _NINF), 0), score)
+        token = tl.where(better, which, token)
+        top = tl.where(better, here, top)
+        bounds = tl.where(groups == group, _NINF, bounds)
+        bound = _max(bounds)
+    return top, token, score
 
 
 @triton.jit
@@ -474,43 +449,50 @@ def _store(
         tl.atomic_or(out_status + request, tl.where(broken, _NOT_FINITE, _NOTHING_LEFT))
 
 
-# ---- A vocabulary that is read again for each pass ----
+# ---- A vocabulary in registers: a head of a power of two ids, and the tail that is left ----
 
 
 @triton.jit
-def _chunk(
-    cond,
-    cond_id,
-    uncond,
-    uncond_id,
-    cond_top,
-    uncond_top,
-    scale,
-    guided,
-    start,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Scores of the ids start .. start + BLOCK, guided where that is asked for; -inf beyond the vocabulary."""
-    ids = start + tl.arange(0, BLOCK)
-    real = ids < V
-    x = tl.load(cond + ids * cond_id, mask=real, other=_NINF).to(tl.float32) - cond_top
-    if guided:
-        u = tl.load(uncond + ids * uncond_id, mask=real, other=_NINF).to(tl.float32) - uncond_top
-        x = _guide(x, u, scale)
-    return x, ids
+def _load(logits, stride: tl.constexpr, SIZE: tl.constexpr):
+    """The first SIZE logits as float32. Two sums make each address, the second of a constant: it costs nothing."""
+    WIDTH: tl.constexpr = min(SIZE, 32)
+    lane = logits + tl.arange(0, WIDTH)[None, :] * stride
+    return tl.load(lane + (tl.arange(0, SIZE // WIDTH) * (WIDTH * stride))[:, None]).to(tl.float32).reshape(SIZE)
 
 
 @triton.jit
-def _large_kernel(
+def _max2(a, b):
+    return tl.maximum(_max(a), tl.max(b, 0))
+
+
+@triton.jit
+def _sum2(a, b):
+    if a.shape[0] < 256:
+        return tl.sum(a, 0) + tl.sum(b, 0)
+    else:
+        return tl.sum(tl.sum(a.reshape(8, a.shape[0] // 8), 0), 0) + tl.sum(b, 0)
+
+
+@triton.jit
+def _first2(is_a, is_b, ids_b):
+    """The lowest id for which the condition holds."""
+    in_a = tl.min(tl.where(is_a, tl.arange(0, is_a.shape[0]), _NO_ID), 0)
+    return tl.minimum(in_a, tl.min(tl.where(is_b, ids_b, _NO_ID), 0))
+
+
+@triton.jit
+def _log_sum(a, b, shift):
+    return tl.log(_sum2(_shares(a, shift), _shares(b, shift))) - _residue(shift)
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _small_kernel(
     cond,
     cond_row,
     cond_codebook,
-    cond_id,
     uncond,
     uncond_row,
     uncond_codebook,
-    uncond_id,
     guided_rows,
     guidance_scales,
     temperatures,
@@ -521,7 +503,7 @@ def _large_kernel(
     seeds,
     forbiddens,
     offsets,
-    request_of_row,
+    requests,
     steps,
     cells,
     out_tokens,
@@ -530,142 +512,283 @@ def _large_kernel(
     out_status,
     out_top_tokens,
     out_top_logprobs,
-    codebooks,
-    count,
-    V: tl.constexpr,
-    FORBIDDEN: tl.constexpr,
+    SHAPE: tl.constexpr,
+    HAS_CELLS: tl.constexpr,
+    CONFIDENCE: tl.constexpr,
+    TOP_N: tl.constexpr,
+    HEAD: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    FORBIDDEN: tl.constexpr = SHAPE.forbidden
+    ids_b = HEAD + tl.arange(0, TAIL)
+    place = tl.program_id(0)
+    position = tl.load(cells + place).to(tl.int32) if HAS_CELLS else place
+    line = position // SHAPE.codebooks
+    codebook = position % SHAPE.codebooks
+    request = _request_of(line, offsets, requests)
+    scale = tl.load(guidance_scales + request)
+    guided = (scale != 0) & (line < guided_rows)
+    cond_at = cond + line.to(tl.int64) * cond_row + codebook * cond_codebook
+    uncond_at = uncond + line.to(tl.int64) * uncond_row + codebook * uncond_codebook
+    a = _load(cond_at, SHAPE.cond_id, HEAD)
+    b = tl.load(cond_at + ids_b * SHAPE.cond_id, mask=ids_b < SHAPE.vocabulary, other=_NINF).to(tl.float32)
+    if guided:
+        ua = _load(uncond_at, SHAPE.uncond_id, HEAD)
+        ub = tl.load(uncond_at + ids_b * SHAPE.uncond_id, mask=ids_b < SHAPE.vocabulary, other=_NINF).to(tl.float32)
+        cond_top = _finite_or_zero(_max2(a, b))
+        uncond_top = _finite_or_zero(_max2(ua, ub))
+        a = a - cond_top
+        b = b - cond_top
+        a = tl.fma(_full(a, scale), a - (ua - uncond_top), a)
+        b = _guide(b, ub - uncond_top, scale)
+    else:
+        cond_top = _finite_or_zero(_max2(a, b))
+        uncond_top = cond_top
+        a = a - cond_top
+        b = b - cond_top
+    top_a = _max(a)
+    shift = _finite_or_zero(tl.maximum(top_a, tl.max(b, 0)))
+    log_sum = _log_sum(a, b, shift)
+    if guided & (log_sum != log_sum):
+        # The NaN may be no more than two impossible logits that met; _guide minds them, but takes time.
+        a = tl.where(_load(cond_at, SHAPE.cond_id, HEAD) == _NINF, _NINF, a)
+        top_a = _max(a)
+        shift = _finite_or_zero(tl.maximum(top_a, tl.max(b, 0)))
+        log_sum = _log_sum(a, b, shift)
+    forbidden = forbiddens + request * SHAPE.forbidden
+    for i in tl.static_range(FORBIDDEN):
+        id = tl.load(forbidden + i)
+        b = tl.where(ids_b == id, _NINF, b)
+        if (id >= 0) & (id < HEAD):
+            a = tl.where(tl.arange(0, HEAD) == id, _NINF, a)
+            top_a = _max(a)
+    best = tl.maximum(top_a, tl.max(b, 0))
+    broken = log_sum != log_sum
+    nothing = (best == _NINF) & (broken == 0)
+    temperature = tl.load(temperatures + request)
+    token = request.to(tl.int32) * 0
+    score = best
+    if temperature == 0:
+        token = _first2(a == best, b == best, ids_b)
+    elif (broken | nothing) == 0:
+        row = _Row(cond_at, uncond_at, cond_top, uncond_top, guided, scale, forbidden)
+        cell = (line - tl.load(offsets + request)) * SHAPE.codebooks + codebook
+        draw = _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE)
+        token, score = _draw2(row, draw, a, b, ids_b, SHAPE, HEAD)
+    logprob = score - shift - log_sum
+    if CONFIDENCE == 0:
+        confidence = best - shift - log_sum
+    elif CONFIDENCE == 1:
+        confidence = logprob
+    elif CONFIDENCE == 2:
+        first = _first2(a == best, b == best, ids_b)
+        confidence = best - _max2(tl.where(tl.arange(0, HEAD) == first, _NINF, a), tl.where(ids_b == first, _NINF, b))
+    else:
+        la = a - shift - log_sum
+        lb = b - shift - log_sum
+        confidence = _sum2(tl.where(la > _NINF, tl.exp(la) * la, 0.0), tl.where(lb > _NINF, tl.exp(lb) * lb, 0.0))
+    _store(
+        place,
+        request,
+        token,
+        logprob,
+        confidence,
+        broken,
+        nothing,
+        out_tokens,
+        out_logprobs,
+        out_confidence,
+        out_status,
+    )
+    for n in tl.static_range(TOP_N):
+        value = _max2(a, b)
+        which = _first2(a == value, b == value, ids_b)
+        there = (value > _NINF) & ((broken | nothing) == 0)
+        tl.store(out_top_tokens + place * TOP_N + n, tl.where(there, which, -1))
+        tl.store(out_top_logprobs + place * TOP_N + n, tl.where(there, value - shift - log_sum, _NINF))
+        a = tl.where(tl.arange(0, HEAD) == which, _NINF, a)
+        b = tl.where(ids_b == which, _NINF, b)
+
+
+@triton.jit
+def _draw2(row, draw, a, b, ids_b, SHAPE: tl.constexpr, HEAD: tl.constexpr):
+    """The Gumbel-max token among those that pass the filters, and its score."""
+    noisy_b = b
+    if tl.max(b, 0) > _NINF:
+        noisy_b = _noisy(b, ids_b, draw)
+    limit = draw.top_p.to(tl.float64)
+    if draw.top_p < 1:
+        limit = limit * _sum2(_mass(a, draw), _mass(b, draw)).to(tl.float64)
+    bounds = _bounds(a, draw, 0, HEAD)
+    groups = _groups(0, HEAD)
+    pivot = draw.best * 0.0 + _NINF
+    pivot_id = draw.keep * 0
+    searching = draw.keep > 0
+    while searching:
+        open_b = tl.where(_above(b, ids_b, pivot, pivot_id), noisy_b, _NINF)
+        top = tl.max(open_b, 0)
+        token = tl.min(tl.where(open_b == top, ids_b, _NO_ID), 0)
+        score = tl.max(tl.where(ids_b == token, b, _NINF), 0)
+        top, pivot_id, pivot = _search(row, draw, bounds, groups, pivot, pivot_id, top, token, score, SHAPE)
+        searching = _passes(draw, limit, a, b, ids_b, pivot, pivot_id, HEAD) == 0
+        if searching:
+            up_a = _above(a, tl.arange(0, HEAD), pivot, pivot_id)
+            bounds = tl.where(_group_max(tl.where(up_a, a, _NINF), HEAD) > _NINF, bounds, _NINF)
+    return pivot_id, pivot
+
+
+@triton.jit
+def _passes(draw, limit, a, b, ids_b, score, token, HEAD: tl.constexpr):
+    """Whether a token passes the filters; the likeliest always does."""
+    # With ties there may be fewer above it than this; only then do they have to be told apart.
+    passed = _count(a >= score) + tl.sum((b >= score).to(tl.int32), 0) <= draw.keep
+    if (passed == 0) | (draw.top_p < 1):
+        up_a = _above(a, tl.arange(0, HEAD), score, token)
+        up_b = _above(b, ids_b, score, token)
+        passed = _sum2(up_a.to(tl.int32), up_b.to(tl.int32)) < draw.keep
+        if draw.top_p < 1:
+            # Masked before the exponential: done after it, compilers would take all exponentials out of the loop.
+            mass = _sum2(_mass(tl.where(up_a, a, _NINF), draw), _mass(tl.where(up_b, b, _NINF), draw))
+            passed = passed & (mass.to(tl.float64) < limit)
+    if draw.min_p > 0:
+        passed = passed & (_exp(_scaled(score, draw)) >= draw.min_p)
+    return passed
+
+
+# ---- A vocabulary that is read again for each pass ----
+
+
+@triton.jit
+def _chunk(row, start, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Scores of the ids start .. start + BLOCK, -inf where forbidden, and the ids."""
+    ids = start + tl.arange(0, BLOCK)
+    scores = _scores(row, ids, SHAPE)
+    FORBIDDEN: tl.constexpr = SHAPE.forbidden
+    for i in tl.static_range(FORBIDDEN):
+        forbidden = tl.load(row.forbidden + i)
+        if (forbidden >= start) & (forbidden < start + BLOCK):
+            scores = tl.where(ids == forbidden, _NINF, scores)
+    return scores, ids
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _large_kernel(
+    cond,
+    cond_row,
+    cond_codebook,
+    uncond,
+    uncond_row,
+    uncond_codebook,
+    guided_rows,
+    guidance_scales,
+    temperatures,
+    top_ratios,
+    top_ks,
+    top_ps,
+    min_ps,
+    seeds,
+    forbiddens,
+    offsets,
+    requests,
+    steps,
+    cells,
+    out_tokens,
+    out_logprobs,
+    out_confidence,
+    out_status,
+    out_top_tokens,
+    out_top_logprobs,
+    SHAPE: tl.constexpr,
     HAS_CELLS: tl.constexpr,
     CONFIDENCE: tl.constexpr,
     TOP_N: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64)
-    position = tl.load(cells + place) if HAS_CELLS else place
-    row = position // codebooks
-    codebook = position % codebooks
-    request = tl.load(request_of_row + row)
+    place = tl.program_id(0)
+    position = tl.load(cells + place).to(tl.int32) if HAS_CELLS else place
+    line = position // SHAPE.codebooks
+    codebook = position % SHAPE.codebooks
+    cond_at = cond + line.to(tl.int64) * cond_row + codebook * cond_codebook
+    uncond_at = uncond + line.to(tl.int64) * uncond_row + codebook * uncond_codebook
+    request = _request_of(line, offsets, requests)
     scale = tl.load(guidance_scales + request)
     temperature = tl.load(temperatures + request)
-    forbidden = forbiddens + request * FORBIDDEN
-    guided = (scale != 0) & (row < guided_rows)
-    cond += row * cond_row + codebook * cond_codebook
-    uncond += row * uncond_row + codebook * uncond_codebook
+    forbidden = forbiddens + request * SHAPE.forbidden
+    guided = (scale != 0) & (line < guided_rows)
 
-    # Pass 1: the maxima of the logits.
+    # The maxima of the logits, then of the scores.
     highest = tl.full([BLOCK], _NINF, tl.float32)
     uncond_highest = tl.full([BLOCK], _NINF, tl.float32)
-    for start in range(0, V, BLOCK):
+    for start in range(0, SHAPE.vocabulary, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        highest = tl.maximum(highest, tl.load(cond + ids * cond_id, mask=ids < V, other=_NINF).to(tl.float32))
+        highest = tl.maximum(
+            highest, tl.load(cond_at + ids * SHAPE.cond_id, mask=ids < SHAPE.vocabulary, other=_NINF).to(tl.float32)
+        )
         if guided:
-            u = tl.load(uncond + ids * uncond_id, mask=ids < V, other=_NINF).to(tl.float32)
+            u = tl.load(uncond_at + ids * SHAPE.uncond_id, mask=ids < SHAPE.vocabulary, other=_NINF).to(tl.float32)
             uncond_highest = tl.maximum(uncond_highest, u)
     cond_top = _finite_or_zero(tl.max(highest, 0))
     uncond_top = _finite_or_zero(tl.max(uncond_highest, 0))
+    row = _Row(cond_at, uncond_at, cond_top, uncond_top, guided, scale, forbidden)
+    shift = cond_top * 0.0
+    if guided:
+        highest = tl.full([BLOCK], _NINF, tl.float32)
+        for start in range(0, SHAPE.vocabulary, BLOCK):
+            highest = tl.maximum(highest, _scores(row, start + tl.arange(0, BLOCK), SHAPE))
+        shift = _finite_or_zero(tl.max(highest, 0))
 
-    # Pass 2: the sum of the exponentials, each lane with a running maximum of its own; the best token and the next.
-    peak = tl.full([BLOCK], _NINF, tl.float32)
+    # The sum of the exponentials; the best token that is not forbidden, and the runner-up where that is asked for.
     total = tl.zeros([BLOCK], tl.float32)
     value = tl.full([BLOCK], _NINF, tl.float32)
     which = tl.full([BLOCK], _NO_ID, tl.int32)
     second = tl.full([BLOCK], _NINF, tl.float32)
-    for start in range(0, V, BLOCK):
-        x, ids = _chunk(cond, cond_id, uncond, uncond_id, cond_top, uncond_top, scale, guided, start, V, BLOCK)
-        new = tl.maximum(peak, x, propagate_nan=tl.PropagateNan.ALL)
-        level = _finite_or_zero(new)
-        total = total * tl.exp(peak - level) + tl.exp(x - level)
-        peak = new
-        y = _forbid(x, ids, forbidden, FORBIDDEN)
-        better = y > value
-        second = tl.where(better, value, tl.maximum(second, y))
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        total += _shares(_scores(row, start + tl.arange(0, BLOCK), SHAPE), shift)
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        better = scores > value
+        if CONFIDENCE == 2:
+            second = tl.where(better, value, tl.maximum(second, scores))
         which = tl.where(better, ids, which)
-        value = tl.where(better, y, value)
-    shift = _finite_or_zero(tl.max(peak, 0))
-    log_sum = tl.log(tl.sum(total * tl.exp(_finite_or_zero(peak) - shift), 0))
+        value = tl.where(better, scores, value)
+    log_sum = tl.log(tl.sum(total, 0)) - _residue(shift)
     best = tl.max(value, 0)
-    token = tl.min(tl.where(value == best, which, _NO_ID), 0)
-    first = token
+    first = tl.min(tl.where(value == best, which, _NO_ID), 0)
     broken = log_sum != log_sum
     nothing = (best == _NINF) & (broken == 0)
     failed = broken | nothing
-    runner_up = tl.maximum(tl.max(tl.where(which == first, _NINF, value), 0), tl.max(second, 0))
-
+    token = first
+    score = best
     if (temperature > 0) & (failed == 0):
-        cell = (row - tl.load(offsets + request)) * codebooks + codebook
-        seed = tl.load(seeds + request)
-        step = tl.load(steps + request)
-        inverse_temperature = tl.minimum(tl.div_rn(1.0, temperature), 1e30)
-        keep = _keep_count(top_ratios, top_ks, request, V)
-        top_p = tl.load(top_ps + request)
-        min_p = tl.load(min_ps + request)
-        limit = tl.load(top_ratios + request) * 0.0
-        pivot = best * 0.0 + _NINF
-        pivot_id = token * 0
-        mass = tl.zeros([], tl.int64)
-        searching = temperature > 0
-        round = token * 0
-        while searching:
-            # One pass counts what stands above the pivot, and finds the best noisy score among it. The first pass,
-            # with no pivot, sees all tokens, and sums their mass for the limit.
-            noisy_best = tl.full([BLOCK], _NINF, tl.float32)
-            noisy_id = tl.full([BLOCK], _NO_ID, tl.int32)
-            noisy_z = tl.full([BLOCK], _NINF, tl.float32)
-            counts = tl.zeros([BLOCK], tl.int32)
-            masses = tl.zeros([BLOCK], tl.int64)
-            for start in range(0, V, BLOCK):
-                x, ids = _chunk(cond, cond_id, uncond, uncond_id, cond_top, uncond_top, scale, guided, start, V, BLOCK)
-                z = _forbid(x, ids, forbidden, FORBIDDEN) - best
-                up = _above(z, ids, pivot, pivot_id)
-                here = tl.sum(up.to(tl.int32), 0)
-                if here > 0:
-                    scaled = z * inverse_temperature
-                    noisy = scaled + _gumbel(seed, step, cell, start, BLOCK)
-                    if (top_p < 1) | (min_p > 0):
-                        weight = _exp(scaled)
-                        masses += tl.where(up, (weight * _MASS_UNIT).to(tl.int64), 0)
-                        noisy = tl.where(weight >= min_p, noisy, _NINF)
-                    noisy = tl.where(up, noisy, _NINF)
-                    counts += up.to(tl.int32)
-                    better = noisy > noisy_best
-                    noisy_id = tl.where(better, ids, noisy_id)
-                    noisy_z = tl.where(better, z, noisy_z)
-                    noisy_best = tl.where(better, noisy, noisy_best)
-            above = tl.sum(counts, 0)
-            mass = tl.sum(masses, 0)
-            if round == 0:
-                limit = top_p.to(tl.float64) * mass.to(tl.float64)
-                passed = above < 0
-            else:
-                passed = (above < keep) & ((mass.to(tl.float64) < limit) | (top_p >= 1))
-                passed = passed | (above == 0)
-            searching = passed == 0
-            if searching:
-                noisy_top = tl.max(noisy_best, 0)
-                token = tl.min(tl.where(noisy_best == noisy_top, noisy_id, _NO_ID), 0)
-                pivot = tl.max(tl.where(noisy_id == token, noisy_z, _NINF), 0)
-                pivot_id = token
-            round += 1
-        pivot + best
+        cell = (line - tl.load(offsets + request)) * SHAPE.codebooks + codebook
+        draw = _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE)
+        token, score = _draw_large(row, draw, SHAPE, BLOCK)
 
-    chosen_score = tl.load(cond + token * cond_id).to(tl.float32) - cond_top
-    if guided:
-        chosen_score = _guide(chosen_score, tl.load(uncond + token * uncond_id).to(tl.float32) - uncond_top, scale)
-    chosen = chosen_score - shift - log_sum
+    logprob = score - shift - log_sum
     if CONFIDENCE == 0:
         confidence = best - shift - log_sum
     elif CONFIDENCE == 1:
-        confidence = chosen
+        confidence = logprob
     elif CONFIDENCE == 2:
-        confidence = best - runner_up
+        confidence = best - tl.maximum(tl.max(tl.where(which == first, _NINF, value), 0), tl.max(second, 0))
     else:
         sums = tl.zeros([BLOCK], tl.float32)
-        for start in range(0, V, BLOCK):
-            x, ids = _chunk(cond, cond_id, uncond, uncond_id, cond_top, uncond_top, scale, guided, start, V, BLOCK)
-            logprob = _forbid(x, ids, forbidden, FORBIDDEN) - shift - log_sum
-            sums += tl.where(logprob > _NINF, tl.exp(logprob) * logprob, 0.0)
+        for start in range(0, SHAPE.vocabulary, BLOCK):
+            scores, ids = _chunk(row, start, SHAPE, BLOCK)
+            each = scores - shift - log_sum
+            sums += tl.where(each > _NINF, tl.exp(each) * each, 0.0)
         confidence = tl.sum(sums, 0)
     _store(
-        place, request, token, chosen, confidence, broken, nothing, out_tokens, out_logprobs, out_confidence, out_status
+        place,
+        request,
+        token,
+        logprob,
+        confidence,
+        broken,
+        nothing,
+        out_tokens,
+        out_logprobs,
+        out_confidence,
+        out_status,
     )
     last = best * 0.0 + float("inf")
     last_id = first
@@ -673,15 +796,85 @@ def _large_kernel(
         # The best token below the last one.
         value = tl.full([BLOCK], _NINF, tl.float32)
         which = tl.full([BLOCK], _NO_ID, tl.int32)
-        for start in range(0, V, BLOCK):
-            x, ids = _chunk(cond, cond_id, uncond, uncond_id, cond_top, uncond_top, scale, guided, start, V, BLOCK)
-            y = _forbid(x, ids, forbidden, FORBIDDEN)
-            y = tl.where((y < last) | ((y == last) & (ids > last_id)), y, _NINF)
-            better = y > value
+        for start in range(0, SHAPE.vocabulary, BLOCK):
+            scores, ids = _chunk(row, start, SHAPE, BLOCK)
+            scores = tl.where((scores < last) | ((scores == last) & (ids > last_id)), scores, _NINF)
+            better = scores > value
             which = tl.where(better, ids, which)
-            value = tl.where(better, y, value)
+            value = tl.where(better, scores, value)
         last = tl.max(value, 0)
         last_id = tl.min(tl.where(value == last, which, _NO_ID), 0)
         there = (last > _NINF) & (failed == 0)
         tl.store(out_top_tokens + place * TOP_N + i, tl.where(there, last_id, -1))
         tl.store(out_top_logprobs + place * TOP_N + i, tl.where(there, last - shift - log_sum, _NINF))
+
+
+@triton.jit
+def _draw_large(row, draw, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """The Gumbel-max token among those that pass the filters, and its score."""
+    limit = draw.top_p.to(tl.float64)
+    if draw.top_p < 1:
+        masses = tl.zeros([BLOCK], tl.int64)
+        for start in range(0, SHAPE.vocabulary, BLOCK):
+            masses += _mass(_chunk(row, start, SHAPE, BLOCK)[0], draw)
+        limit = limit * tl.sum(masses, 0).to(tl.float64)
+    pivot = draw.best * 0.0 + _NINF
+    pivot_id = draw.keep * 0
+    searching = draw.keep > 0
+    while searching:
+        pivot_id, pivot = _best_above(row, draw, pivot, pivot_id, SHAPE, BLOCK)
+        searching = _passes_large(row, draw, limit, pivot, pivot_id, SHAPE, BLOCK) == 0
+    return pivot_id, pivot
+
+
+@triton.jit
+def _best_above(row, draw, pivot, pivot_id, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """The token of the best noisy score among those above the pivot, and its score.
+
+    Each lane remembers its highest bound with its group, and how high the next was. Only if that might have won,
+    which is rare, is every noisy score computed exactly.
+    """
+    group = _groups(0, BLOCK)
+    bound = tl.full(group.shape, _NINF, tl.float32)
+    second = tl.full(group.shape, _NINF, tl.float32)
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        scores = tl.where(_above(scores, ids, pivot, pivot_id), scores, _NINF)
+        new = _bounds(scores, draw, start, BLOCK)
+        better = new > bound
+        second = tl.maximum(second, tl.minimum(new, bound))
+        group = tl.where(better, _groups(start, BLOCK), group)
+        bound = tl.where(better, new, bound)
+    nothing = draw.best * 0.0 + _NINF
+    top, token, score = _search(row, draw, bound, group, pivot, pivot_id, nothing, pivot_id, pivot, SHAPE)
+    if _reaches(tl.max(second, 0), top, draw):
+        top_here = tl.full([BLOCK], _NINF, tl.float32)
+        token_here = tl.full([BLOCK], _NO_ID, tl.int32)
+        for start in range(0, SHAPE.vocabulary, BLOCK):
+            scores, ids = _chunk(row, start, SHAPE, BLOCK)
+            noisy = tl.where(_above(scores, ids, pivot, pivot_id), _noisy(scores, ids, draw), _NINF)
+            better = noisy > top_here
+            token_here = tl.where(better, ids, token_here)
+            top_here = tl.where(better, noisy, top_here)
+        top = tl.max(top_here, 0)
+        token = tl.min(tl.where(top_here == top, token_here, _NO_ID), 0)
+        score = tl.max(_scores(row, token + tl.arange(0, 2) * 0, SHAPE), 0)
+    return token, score
+
+
+@triton.jit
+def _passes_large(row, draw, limit, score, token, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Whether a token passes the filters; the likeliest always does."""
+    counts = tl.zeros([BLOCK], tl.int32)
+    masses = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        up = _above(scores, ids, score, token)
+        counts += up.to(tl.int32)
+        if draw.top_p < 1:
+            masses += _mass(tl.where(up, scores, _NINF), draw)
+    passed = tl.sum(counts, 0) < draw.keep
+    passed = passed & ((tl.sum(masses, 0).to(tl.float64) < limit) | (draw.top_p >= 1))
+    if draw.min_p > 0:
+        passed = passed & (_exp(_scaled(score, draw)) >= draw.min_p)
+    return passed

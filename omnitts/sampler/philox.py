@@ -12,6 +12,9 @@ from omnitts.sampler import exact
 TOKEN_STREAM = 0  # noise over the vocabulary: which token a cell takes
 POSITION_STREAM = 1  # noise over the canvas: which cells are revealed
 
+LEAST_UNIFORM = 2.0**-33
+MOST_UNIFORM = 1 - 2.0**-24
+
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -43,16 +46,17 @@ def philox4x32(key: tuple[Tensor, Tensor], counter: tuple[Tensor, Tensor, Tensor
 def uniform(seed: Tensor, step: Tensor, cell: Tensor, index: Tensor, stream: int) -> Tensor:
     """Uniform draws in the open interval (0, 1), float32; the arguments are int64 tensors that broadcast together.
 
-    The counter is (index // 4, cell, step, stream); index % 4 picks the output word. The word's upper 23 bits give
-    (bits + 1/2) / 2**23, which float32 holds exactly and which is never 0 nor 1.
+    The counter is (index // 1024 * 256 + index % 256, cell, step, stream), and index // 256 % 4 picks the output
+    word: neighbours have counters of their own, as the lanes of a GPU like it. The draw is the word, rounded to
+    float32, over 2**32; 0 and 1 are left out.
     """
     key = (seed & _LOW32, (seed >> 32) & _LOW32)
-    words = philox4x32(key, (index >> 2, cell, step, torch.full_like(step, stream)))
-    lane = index & 3
+    words = philox4x32(key, (((index >> 10) << 8) | (index & 255), cell, step, torch.full_like(step, stream)))
+    lane = (index >> 8) & 3
     word = torch.where(lane < 2, torch.where(lane == 0, words[0], words[1]), torch.where(lane == 2, words[2], words[3]))
-    return ((word >> 9).float() + 0.5) * 2.0**-23
+    return (word.float() * 2.0**-32).clamp(LEAST_UNIFORM, MOST_UNIFORM)
 
 
 def gumbel(seed: Tensor, step: Tensor, cell: Tensor, index: Tensor, stream: int) -> Tensor:
-    """Standard Gumbel noise, float32: -log(-log(u)) of `uniform`, the same bits on every backend."""
-    return -exact.log(-exact.log(uniform(seed, step, cell, index, stream)))
+    """Standard Gumbel noise, float32: -log(-log(1 - v)) of v from `uniform`, the same bits on every backend."""
+    return -exact.log(exact.negative_log_of_rest(uniform(seed, step, cell, index, stream)))

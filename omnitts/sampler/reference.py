@@ -33,9 +33,7 @@ def sample_cells(
 
     drawn = ((params.temperature[request] > 0) & ~broken & ~nothing).nonzero().squeeze(1)
     if len(drawn):
-        tokens[drawn] = _draw(
-            allowed_scores[drawn] - best[drawn, None], params, request[drawn], cell[drawn], step[drawn]
-        )
+        tokens[drawn] = _draw(allowed_scores[drawn], params, request[drawn], cell[drawn], step[drawn])
     failed = broken | nothing
     tokens = tokens.masked_fill(failed, 0)
     logprobs = logprobs.masked_fill(allowed_scores == -math.inf, -math.inf).masked_fill(failed[:, None], -math.inf)
@@ -67,8 +65,7 @@ def guided_scores(cond: Tensor, uncond: Tensor | None, guidance_scale: Tensor) -
     u = u - u.amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
     rows = len(u)
     scale = guidance_scale[:rows, None]
-    difference = scale * (c[:rows] - u)  # a step of its own, rounded before the sum
-    guided = torch.where(c[:rows] == -math.inf, -math.inf, c[:rows] + difference)
+    guided = torch.where(c[:rows] == -math.inf, -math.inf, exact.fma(c[:rows] - u, scale, c[:rows]))
     return torch.cat([torch.where(scale == 0, c[:rows], guided), c[rows:]])
 
 
@@ -88,7 +85,7 @@ def keep_count(params: SamplingParams, request: Tensor, vocabulary: int) -> Tens
 
 
 def kept(scores: Tensor, params: SamplingParams, request: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens that pass every filter. scores: float32 [K, V], 0 for the likeliest token that is not forbidden.
+    """The tokens that pass every filter. scores: float32 [K, V], -inf for the forbidden ones.
 
     Returns (ids int64 [K, V], passed bool [K, V]): the ids from the likeliest down, and whether each passes. All
     filters let through a first part of that order, so the kept set is the shortest of these parts.
@@ -98,7 +95,7 @@ def kept(scores: Tensor, params: SamplingParams, request: Tensor) -> tuple[Tenso
     passed = torch.arange(vocabulary, device=scores.device) < keep_count(params, request, vocabulary)[:, None]
     top_p, min_p = params.top_p[request, None], params.min_p[request, None]
     if ((top_p < 1) | (min_p > 0)).any():
-        weight = exact.exp(values * inverse_temperature(params, request))
+        weight = exact.exp(scaled(values, values[:, :1], params, request))
         mass = (weight * MASS_UNIT).long()
         total = mass.cumsum(dim=-1)
         limit = top_p.double() * total[:, -1:].double()
@@ -109,9 +106,9 @@ def kept(scores: Tensor, params: SamplingParams, request: Tensor) -> tuple[Tenso
     return ids, passed
 
 
-def inverse_temperature(params: SamplingParams, request: Tensor) -> Tensor:
-    """float32 [K, 1]; finite also for temperatures next to 0."""
-    return (1.0 / params.temperature[request]).clamp(max=1e30)[:, None]
+def scaled(scores: Tensor, best: Tensor, params: SamplingParams, request: Tensor) -> Tensor:
+    """Scores less their row's best, over the temperature; each step is rounded. The factor is always finite."""
+    return (scores - best) * (1.0 / params.temperature[request]).clamp(max=1e30)[:, None]
 
 
 def _draw(scores: Tensor, params: SamplingParams, request: Tensor, cell: Tensor, step: Tensor) -> Tensor:
@@ -120,8 +117,8 @@ def _draw(scores: Tensor, params: SamplingParams, request: Tensor, cell: Tensor,
     widest = int(passed.sum(dim=-1).max())
     ids, passed = ids[:, :widest], passed[:, :widest]
     noise = gumbel(params.seed[request, None], step[:, None], cell[:, None], ids, TOKEN_STREAM)
-    noisy = scores.gather(-1, ids) * inverse_temperature(params, request)  # rounded before the sum
-    noisy = (noisy + noise).masked_fill(~passed, -math.inf)
+    noisy = scaled(scores.gather(-1, ids), scores.amax(dim=-1, keepdim=True), params, request) + noise
+    noisy = noisy.masked_fill(~passed, -math.inf)
     best = noisy.amax(dim=-1, keepdim=True)
     return ids.masked_fill(noisy < best, scores.shape[-1]).amin(dim=-1)
 

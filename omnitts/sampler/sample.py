@@ -55,13 +55,12 @@ def sample(
         raise ValueError(f"confidence: wanted one of {', '.join(CONFIDENCES)}, got {confidence!r}")
     if not 0 <= top_n <= vocabulary:
         raise ValueError(f"top_n: wanted a number from 0 to {vocabulary}, got {top_n}")
-    request_of_row = rows_to_requests(offsets, rows)
     if _backend(backend, cond) == "triton":
         from omnitts.sampler.kernels import sample_with_triton
 
-        samples = sample_with_triton(cond, uncond, params, offsets, request_of_row, step, cells, confidence, top_n)
+        samples = sample_with_triton(cond, uncond, params, offsets, step, cells, confidence, top_n)
     else:
-        samples = _sample_with_torch(cond, uncond, params, offsets, request_of_row, step, cells, confidence, top_n)
+        samples = _sample_with_torch(cond, uncond, params, offsets, step, cells, confidence, top_n)
     if cells is not None:
         return samples
     shaped = (tensor if tensor is None else tensor.unflatten(0, (rows, codebooks)) for tensor in _fields(samples))
@@ -111,7 +110,6 @@ def _sample_with_torch(
     uncond: Tensor | None,
     params: SamplingParams,
     offsets: Tensor,
-    request_of_row: Tensor,
     step: Tensor,
     cells: Tensor | None,
     confidence: str,
@@ -121,7 +119,7 @@ def _sample_with_torch(
     rows, codebooks, _ = cond.shape
     position = torch.arange(rows * codebooks, device=cond.device) if cells is None else cells
     row, codebook = position // codebooks, position % codebooks
-    request = request_of_row[row]
+    request = rows_to_requests(offsets, rows)[row]
     cell = (row - offsets[request]) * codebooks + codebook
     if uncond is not None and not len(uncond):
         uncond = None

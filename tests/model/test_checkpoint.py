@@ -87,6 +87,13 @@ def test_missing_key(folder, key):
         ({"use_sliding_window": True}, "llm_config.use_sliding_window: True is not supported"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_type: 'yarn' is not supported"),
         ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters.rope_theta: this key is missing"),
+        ({"rope_parameters": ["default"]}, "rope_parameters: ['default'] is not an object"),
+        ({"rope_parameters": {"rope_theta": float("nan")}}, "rope_parameters.rope_theta: nan is not a positive number"),
+        ({"rope_parameters": {"rope_theta": 10**400}}, "is not a positive number"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is not a positive whole number of at most 1000"),
+        ({"hidden_size": 10**30}, "is not a positive whole number of at most 1073741824"),
+        ({"hidden_size": [[1] * 1000] * 1000}, "is not a positive whole number"),
+        ({"head_dim": 15}, "head_dim: 15 is odd"),
         ({"head_dim": 16.5}, "llm_config.head_dim: 16.5 is not a positive whole number"),
         ({"head_dim": 0}, "llm_config.head_dim: 0 is not a positive whole number"),
         ({"num_key_value_heads": 3}, "3 does not divide num_attention_heads, 4"),
@@ -99,13 +106,26 @@ def test_odd_llm_values(folder, changes, message):
     assert message in str(caught.value)
 
 
+def test_the_mask_is_the_last_id(folder):
+    edit_json(folder / "config.json", lambda config: config.update(audio_mask_id=1000))
+    with pytest.raises(InputError, match="audio_mask_id: 1000 is not the last of audio_vocab_size, 1025"):
+        read_model_config(folder / "config.json")
+
+
+def test_sizes_that_no_tensor_can_have(folder):
+    sizes = dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 30)
+    edit_json(folder / "config.json", lambda config: config["llm_config"].update(sizes))
+    with pytest.raises(InputError, match=r"config\.json: no tensor can be as large"):
+        load_model(open_checkpoint(folder), "cpu", torch.float32)
+
+
 def test_other_model_type(folder):
     edit_json(folder / "config.json", lambda config: config.update(model_type="whisper"))
     with pytest.raises(InputError, match=r"model_type: 'whisper' is not supported, only 'omnivoice' is"):
         open_checkpoint(folder)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", ""])
+@pytest.mark.parametrize("text", ["{", "[]", "", "[" * 100_000])
 def test_config_that_is_no_json_object(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json: (cannot be read as JSON|holds no JSON object)"):
@@ -256,11 +276,22 @@ def test_folder_goes_before_a_bundled_name(tmp_path, monkeypatch):
     assert resolve_model("noise") == Path("noise")
 
 
-@pytest.mark.parametrize("name", ["./voices", "../a/b", "/no/such/model", "a/b/c", "noisy", "~/models/x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("./voices", "../a/b", "/no/such/model", "a/b/c", "noisy", "~/models/x", "~nobody-of-that-name/x", "a\0b"),
+        *("x" * 5000, Path("/no/such/model")),
+    ],
+)
 def test_path_that_does_not_exist(name):
     with pytest.raises(InputError) as caught:
         resolve_model(name)
     assert str(caught.value).startswith(f"{name}: no such folder: a model is a folder, a bundled name (noise)")
+
+
+def test_what_is_no_path_at_all():
+    with pytest.raises(InputError, match="model: 5 is neither"):
+        resolve_model(5)
 
 
 def test_file_instead_of_folder(checkpoint_dir):

@@ -94,7 +94,7 @@ def test_nothing_is_lost(text, chunk_len):
 
 def test_chunk_length_follows_the_pace_of_the_text():
     assert chunk_length("x" * 360, 751, 15.0) == 179  # 15 s * 25 / (751 / 360), whole characters
-    assert chunk_length("x" * 360, 751, 15.0, frame_rate=50) == 359
+    assert chunk_length("x" * 360, 751, 30.0) == 359
 
 
 def test_chunks_of_a_real_call(cases):

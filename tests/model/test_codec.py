@@ -64,7 +64,7 @@ def test_encode(codec, vectors, case):
 def test_real_tensors(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(REAL["audio_tokenizer_config"]))
     config = read_codec_config(tmp_path / "config.json")
-    assert (config.num_quantizers, config.frame_samples, config.semantic_stride, config.width) == (8, 960, 2, 1024)
+    assert (config.num_quantizers, config.semantic_stride, config.width) == (8, 2, 1024)
     with torch.device("meta"):
         decoder, encoder = Codec(config, ()).state_dict(), Encoder(config).state_dict()
     assert not decoder.keys() & encoder.keys()
@@ -82,11 +82,6 @@ def test_real_tensors(tmp_path):
 
 
 # ---- Properties ----
-
-
-def test_sizes(codec):
-    assert codec.sample_rate == 24000
-    assert codec.frame_samples == 960
 
 
 def test_a_clip_decodes_to_the_same_bits_in_any_company(codec):
@@ -206,13 +201,62 @@ def test_encoder_problems_are_told_at_first_use(folder):
         (lambda c: c["semantic_model_config"].pop("hidden_size"), "semantic_model_config.hidden_size: this key is"),
         (lambda c: c.update(target_bandwidths=[]), "target_bandwidths: [] is not a list with something in it"),
         (lambda c: c.update(target_bandwidths=[1]), "4 codebooks of 1024 codes, but the model speaks 8 of 1024"),
-        (lambda c: c.update(downsample_factor=300), "do not meet in frames"),
+        (lambda c: c.update(target_bandwidths=["x"]), "target_bandwidths[0]: 'x' is not a positive number"),
+        (lambda c: c.update(target_bandwidths=[1e300]), "target_bandwidths[0]: 1e+300 is not a positive number"),
+        (lambda c: c.update(codebook_size="many"), "codebook_size: 'many' is not a positive whole number"),
+        (lambda c: c.update(codebook_size=1), "80 codebooks of 1 codes, but the model speaks 8 of 1024"),
+        (lambda c: c.update(sample_rate=16000), "sample_rate: 16000 is not supported, only 24000 is"),
+        (lambda c: c.update(semantic_sample_rate=None), "semantic_sample_rate: None is not supported, only 16000 is"),
+        (lambda c: c.update(downsample_factor=300), "downsample_factor: 300 is no whole part of a frame"),
+        (lambda c: c.update(strides={"a": 1}), "strides: {'a': 1} is not a list"),
+        (lambda c: c.update(strides=[1, "2"]), "strides[1]: '2' is not a positive whole number"),
+        (lambda c: c.update(channel_ratios=[None]), "channel_ratios[0]: None is not a positive number"),
+        (lambda c: c.update(block_dilations=[0]), "block_dilations[0]: 0 is not a positive whole number"),
+        (
+            lambda c: c["acoustic_model_config"].update(upsampling_ratios=[8, 5]),
+            "acoustic_model_config.upsampling_ratios: their product is not 960",
+        ),
+        (
+            lambda c: c["acoustic_model_config"].update(downsampling_ratios=[8, 5, 4, 6.0]),
+            "acoustic_model_config.downsampling_ratios[3]: 6.0 is not a positive whole number",
+        ),
+        (
+            lambda c: c["semantic_model_config"].update(num_hidden_layers=10**9),
+            "semantic_model_config.num_hidden_layers: 1000000000 is not a positive whole number of at most 1000",
+        ),
+        (lambda c: c["acoustic_model_config"].update(sampling_rate="x"), "sizes do not go together"),
     ],
 )
 def test_odd_config(folder, edit, message):
     edit_config(folder, edit)
     with pytest.raises(InputError) as caught:
         load_codec(open_checkpoint(folder), "cpu")
+    assert str(caught.value).startswith(f"{folder}/audio_tokenizer/config.json: ")
+    assert message in str(caught.value)
+
+
+def test_settings_of_training_change_nothing(folder, vectors):
+    """Layers that are dropped at random, say."""
+    edit_config(folder, lambda config: config["semantic_model_config"].update(layerdrop=1.0, hidden_dropout=1.0))
+    codes = load_codec(open_checkpoint(folder), "cpu").encode(vectors["codec/encode/0/audio"])
+    np.testing.assert_array_equal(codes, vectors["codec/encode/0/codes"].numpy())
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda c: c.update(kernel_size=2), "sizes do not go together"),
+        (lambda c: c.update(strides=[2, 1]), "sizes do not go together"),
+        (lambda c: c["semantic_model_config"].update(conv_stride=[5, 2]), "sizes do not go together"),
+        (lambda c: c["semantic_model_config"].update(num_attention_heads="x"), "sizes do not go together"),
+    ],
+)
+def test_odd_encoder_config_is_told_at_first_use(folder, edit, message):
+    edit_config(folder, edit)
+    codec = load_codec(open_checkpoint(folder), "cpu")
+    with pytest.raises(InputError) as caught:
+        codec.encode(np.zeros(960, np.float32))
+    assert str(caught.value).startswith(f"{folder}/audio_tokenizer/config.json: ")
     assert message in str(caught.value)
 
 

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnitts.model.checkpoint import SPECIAL_TOKENS
 from omnitts.model.text import (
     TAGS,
     add_end_mark,
     build_prompt_text,
-    encode_prompt,
     encode_prompts,
     has_cjk,
     normalize_text,
@@ -30,6 +30,10 @@ def arguments(case: dict) -> dict:
         "ref_text": case["ref_text"],
         "denoise": case["denoise"],
     }
+
+
+def encode_prompt(tokenizer, text: str, **style) -> list[int]:
+    return encode_prompts(tokenizer, [build_prompt_text(text, **style)])[0]
 
 
 def text_of(segments: list[str]) -> str:
@@ -128,6 +132,29 @@ def test_reference_text_goes_first(ref_text, text, joined):
 )
 def test_tags_stand_alone(text, segments):
     assert build_prompt_text(text)[1:] == segments
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a <|text_end|> b", "a < |text_end|> b"),
+        ("<<|denoise|>", "<< |denoise|>"),
+        ("<|text_\nend|>", "< |text_end|>"),
+        ("<|im_start|>", "< |im_start|>"),
+        ("if a <| b |> c", "if a <| b |> c"),
+        ("<|text_[sigh]end|>", "<|text_[sigh]end|>"),
+    ],
+)
+def test_control_tokens_in_a_text_are_read_as_text(tokenizer, text, words):
+    assert text_of(build_prompt_text(text)) == words
+
+    def control_tokens(text: str, ref_text: str) -> list[int]:
+        known = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
+        return [token for token in encode_prompt(tokenizer, text, ref_text=ref_text) if token in known]
+
+    usual = control_tokens("So.", "So.")
+    assert len(usual) == len(SPECIAL_TOKENS)
+    assert control_tokens(text, "So.") == control_tokens("So.", text) == usual
 
 
 def test_every_tag_is_known_and_keeps_its_ids(tokenizer):

@@ -86,6 +86,9 @@ def test_an_unfinished_frame_is_dropped():
         (np.zeros(0, np.float32), True, "silent"),
         (speech(0.5)[:900], True, "too short"),
         (speech(0.5)[:959], False, "too short"),
+        (speech(32767.0), True, "reaches 32767 where 1 is full scale"),
+        (speech(1e30), False, "full scale"),
+        (np.where(speech(0.5) > 0.49, np.float32(np.nan), speech(0.5)), False, "reaches nan"),
     ],
 )
 def test_unusable_recordings(recording, preprocess, says):

@@ -54,14 +54,15 @@ def compare(vocabulary, codebooks, rows, device, *, dtype=torch.float32, guided_
 
 
 def small(device: str) -> int:
-    sizes = (1025, 1024, 2, 3, 5, 6, 9, 33) if device == "cpu" else (1025, 2, 3, 5, 6, 64, 1000, 1023, 2048, 4095, 4096)
+    few, many = (1025, 1024, 2, 3, 5, 6, 9, 33, 300, 700, 1500, 2100), (1000, 1023, 2048, 4095, 4096)
+    sizes = few if device == "cpu" else few + many
     return sum(compare(v, 2, 12 if device == "cpu" else 600, device) for v in sizes)
 
 
 def large(device: str) -> int:
     if device == "cpu":
-        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK = 1, 64
-    sizes = (63, 64, 65, 200) if device == "cpu" else (4097, 5000, 32000, 151_936, 262_144)
+        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK = 1, 1024
+    sizes = (63, 1024, 1030, 2500) if device == "cpu" else (4097, 5000, 32000, 151_936, 262_144)
     return sum(compare(v, 1, 12 if device == "cpu" else 60, device) for v in sizes)
 
 
@@ -97,12 +98,12 @@ def hard(device: str) -> int:
 
 def options(device: str) -> int:
     total = 0
-    for block in (kernels.LARGE_BLOCK, 64):
+    for _ in range(2):
         for confidence in ("logprob", "margin", "neg_entropy"):
             total += compare(65 if device == "cpu" else 5000, 2, 12, device, confidence=confidence, top_n=3)
         if device == "cuda":
             break
-        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK = 1, block
+        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK = 1, 1024
     for dtype in (torch.bfloat16, torch.float16):
         total += compare(65, 2, 12, device, dtype=dtype)
     return total

@@ -8,7 +8,7 @@ probability) come from the same float32 operations in the same order as in `refe
 products and sums is off. Logprobs only have to be accurate.
 
 Most of the noise is never computed exactly. A cheap bound from above is taken for every token; then, from the highest
-bound down, tokens get their exact noisy score until that is above all bounds left. One or two groups of four tokens
+bound down, tokens get their exact noisy score until that is above all bounds left. One or two groups of eight tokens
 (which share their random words) will do.
 
 The filters need no sorting. All of them keep the first part of the order from the likeliest token down, so: take the
@@ -28,10 +28,14 @@ from omnitts.sampler.params import CONFIDENCES, STATUS_NOT_FINITE, STATUS_NOTHIN
 from omnitts.sampler.philox import LEAST_UNIFORM, MOST_UNIFORM, TOKEN_STREAM
 
 SMALL_VOCABULARY = 4096  # up to here a row is kept in registers
-LARGE_BLOCK = 4096
+LARGE_BLOCK = 1024
+LARGE_WARPS = 4
+LARGE_REGISTERS = 64
 REGISTERS = 128  # a thread; what is left over is in rare paths, and more would leave too few threads to hide latency
 
-_ANY = ("guided_rows", "requests")  # numbers that no variant of a kernel is to be compiled for
+# Numbers that no variant of a kernel is compiled for. Strides known to be multiples of 16 would also bring vector
+# loads, whose layout of the tokens over the threads is not that of the noise.
+_ANY = ("guided_rows", "requests", "cond_row", "cond_codebook", "uncond_row", "uncond_codebook")
 
 _L0, _L1, _L2, _L3, _L4, _L5 = (tl.constexpr(c) for c in exact.LOG_COEFFICIENTS)
 _E0, _E1, _E2, _E3, _E4, _E5 = (tl.constexpr(c) for c in exact.EXP_COEFFICIENTS)
@@ -146,7 +150,9 @@ def sample_with_triton(
         warps = max(1, head // 1024)
         _small_kernel[(count,)](*arguments, HEAD=head, TAIL=tail, num_warps=warps, maxnreg=REGISTERS, **settings)
     elif count:
-        _large_kernel[(count,)](*arguments, BLOCK=LARGE_BLOCK, num_warps=8, **settings)
+        _large_kernel[(count,)](
+            *arguments, BLOCK=LARGE_BLOCK, num_warps=LARGE_WARPS, maxnreg=LARGE_REGISTERS, **settings
+        )
     return Samples(tokens, logprobs, scores, status, top_tokens, top_logprobs)
 
 
@@ -204,14 +210,14 @@ def _multiply(x, factor: tl.constexpr):
 
 
 @triton.jit
-def _philox(seed, step, cell, c0):
-    """The four output words for each counter in c0, uint32."""
+def _philox(seed, step, cell, c0, stream):
+    """The four output words for each counter in c0, uint32; stream is a number or a tensor of c0's shape."""
     k0 = seed.to(tl.uint32)
     k1 = (seed >> 32).to(tl.uint32)
     c0 = c0.to(tl.uint32)
     c1 = tl.zeros_like(c0) + cell.to(tl.uint32)
     c2 = tl.zeros_like(c0) + step.to(tl.uint32)
-    c3 = tl.zeros_like(c0) + _TOKEN_STREAM
+    c3 = tl.zeros_like(c0) + stream
     for _ in tl.static_range(10):
         high0, low0 = _multiply(c0, 0xD2511F53)
         high1, low1 = _multiply(c2, 0xCD9E8D57)
@@ -224,14 +230,19 @@ def _philox(seed, step, cell, c0):
 
 @triton.jit
 def _counter(ids):
-    return ((ids >> 10) << 8) | (ids & 255)
+    return ((ids >> 10) << 7) | (ids & 127)
 
 
 @triton.jit
 def _gumbel(seed, step, cell, ids):
-    c0, c1, c2, c3 = _philox(seed, step, cell, _counter(ids))
-    word = (ids >> 8) & 3
+    # Both streams at once, in a second dimension: of the coarse one comes the upper half of a token's word.
+    fine = tl.zeros_like(ids)[:, None] + tl.arange(0, 2)[None, :]
+    c0, c1, c2, c3 = _philox(seed, step, cell, _counter(ids)[:, None] + fine * 0, fine.to(tl.uint32) + _TOKEN_STREAM)
+    part = ((ids >> 7) & 7)[:, None] + fine * 0
+    word = part & 3
     words = tl.where(word < 2, tl.where(word == 0, c0, c1), tl.where(word == 2, c2, c3))
+    half = tl.where(part < 4, words, words >> 16) & 0xFFFF
+    words = tl.sum(tl.where(fine == 0, half << 16, half), 1)
     v = tl.minimum(tl.maximum(words.to(tl.float32) * _2_32, _LEAST_V), _MOST_V)
     near_0 = v * _horner(-v, _L0, _L1, _L2, _L3, _L4, _L5)
     return -_log(tl.where(v < 0.25, near_0, -_log(1.0 - v)))
@@ -373,14 +384,16 @@ def _mass(scores, draw):
 def _bounds(scores, draw, first, SIZE: tl.constexpr):
     """Bounds from above of the noisy scores of first .. first + SIZE, one for each group of tokens.
 
-    The noise is -log(-log(1 - v)), which is at most -log(v). And a float's bits, read as a whole number, are its
-    logarithm in base 2 but for a factor, an offset and an error of at most 0.09, always to the same side.
+    They take the upper half of a token's random bits, which bounds v from below. The noise is -log(-log(1 - v)), which
+    is at most -log(v). And a float's bits, read as a whole number, are its logarithm in base 2 but for a factor, an
+    offset and an error of at most 0.09, always to the same side.
     """
     if SIZE < 1024:
         return _group_max(_noisy(scores, first + tl.arange(0, SIZE), draw), SIZE)
     else:
-        c0, c1, c2, c3 = _philox(draw.seed, draw.step, draw.cell, first // 4 + tl.arange(0, SIZE // 4))
-        words = tl.join(tl.join(c0, c2), tl.join(c1, c3)).reshape(SIZE // 1024, 256, 4).permute(0, 2, 1).reshape(SIZE)
+        c0, c1, c2, c3 = _philox(draw.seed, draw.step, draw.cell, first // 8 + tl.arange(0, SIZE // 8), _TOKEN_STREAM)
+        halves = tl.join(tl.join(_halves(c0), _halves(c2)), tl.join(_halves(c1), _halves(c3)))
+        words = halves.reshape(SIZE // 1024, 128, 8).permute(0, 2, 1).reshape(SIZE)
         bits = words.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32)
         rest = 159 * _LN2 - draw.best * draw.inverse_temperature
         noise = tl.fma(bits, _full(bits, -_LN2 / 2**23), _full(bits, rest))
@@ -388,12 +401,18 @@ def _bounds(scores, draw, first, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _halves(words):
+    """The lower and the upper 16 bits of each word, as the upper ones of a word."""
+    return tl.join(words << 16, words & 0xFFFF0000)
+
+
+@triton.jit
 def _group_max(x, SIZE: tl.constexpr):
-    """The maximum of each group, the tokens that share a Philox counter: id, id + 256, id + 512 and id + 768."""
+    """The maximum of each group, the tokens that share a Philox counter: id, id + 128 and so on to id + 896."""
     if SIZE >= 1024:
-        return tl.max(x.reshape(SIZE // 1024, 4, 256), 1).reshape(SIZE // 4)
-    elif SIZE > 256:
-        return tl.max(x.reshape(SIZE // 256, 256), 0)
+        return tl.max(x.reshape(SIZE // 1024, 8, 128), 1).reshape(SIZE // 8)
+    elif SIZE > 128:
+        return tl.max(x.reshape(SIZE // 128, 128), 0)
     else:
         return x
 
@@ -402,9 +421,9 @@ def _group_max(x, SIZE: tl.constexpr):
 def _groups(first, SIZE: tl.constexpr):
     """The Philox counters of the groups that _group_max gives for first .. first + SIZE."""
     if SIZE >= 1024:
-        return first // 4 + tl.arange(0, SIZE // 4)
+        return first // 8 + tl.arange(0, SIZE // 8)
     else:
-        return _counter(first + tl.arange(0, min(SIZE, 256)))
+        return _counter(first + tl.arange(0, min(SIZE, 128)))
 
 
 @triton.jit
@@ -423,7 +442,7 @@ def _search(row, draw, bounds, groups, pivot, pivot_id, top, token, score, SHAPE
     bound = _max(bounds)
     while _reaches(bound, top, draw):
         group = tl.min(tl.where(bounds == bound, groups, _NO_ID), 0)
-        ids = ((group >> 8) << 10) + (group & 255) + 256 * tl.arange(0, 4)
+        ids = ((group >> 7) << 10) + (group & 127) + 128 * tl.arange(0, 8)
         scores = _forbid(row, _scores(row, ids, SHAPE), ids, SHAPE)
         noisy = tl.where(_above(scores, ids, pivot, pivot_id), _noisy(scores, ids, draw), _NINF)
         here = tl.max(noisy, 0)
@@ -839,12 +858,16 @@ def _best_above(row, draw, pivot, pivot_id, SHAPE: tl.constexpr, BLOCK: tl.const
     second = tl.full(group.shape, _NINF, tl.float32)
     for start in range(0, SHAPE.vocabulary, BLOCK):
         scores, ids = _chunk(row, start, SHAPE, BLOCK)
-        scores = tl.where(_above(scores, ids, pivot, pivot_id), scores, _NINF)
-        new = _bounds(scores, draw, start, BLOCK)
-        better = new > bound
-        second = tl.maximum(second, tl.minimum(new, bound))
-        group = tl.where(better, _groups(start, BLOCK), group)
-        bound = tl.where(better, new, bound)
+        some = pivot == _NINF
+        if pivot > _NINF:
+            scores = tl.where(_above(scores, ids, pivot, pivot_id), scores, _NINF)
+            some = tl.max(scores, 0) > _NINF
+        if some:
+            new = _bounds(scores, draw, start, BLOCK)
+            better = new > bound
+            second = tl.maximum(second, tl.minimum(new, bound))
+            group = tl.where(better, _groups(start, BLOCK), group)
+            bound = tl.where(better, new, bound)
     nothing = draw.best * 0.0 + _NINF
     top, token, score = _search(row, draw, bound, group, pivot, pivot_id, nothing, pivot_id, pivot, SHAPE)
     if _reaches(tl.max(second, 0), top, draw):
@@ -865,16 +888,16 @@ def _best_above(row, draw, pivot, pivot_id, SHAPE: tl.constexpr, BLOCK: tl.const
 @triton.jit
 def _passes_large(row, draw, limit, score, token, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
     """Whether a token passes the filters; the likeliest always does."""
-    counts = tl.zeros([BLOCK], tl.int32)
-    masses = tl.zeros([BLOCK], tl.int64)
+    above = draw.keep * 0
+    mass = tl.zeros([], tl.int64)
     for start in range(0, SHAPE.vocabulary, BLOCK):
         scores, ids = _chunk(row, start, SHAPE, BLOCK)
         up = _above(scores, ids, score, token)
-        counts += up.to(tl.int32)
-        if draw.top_p < 1:
-            masses += _mass(tl.where(up, scores, _NINF), draw)
-    passed = tl.sum(counts, 0) < draw.keep
-    passed = passed & ((tl.sum(masses, 0).to(tl.float64) < limit) | (draw.top_p >= 1))
+        here = tl.sum(up.to(tl.int32), 0)
+        above += here
+        if (draw.top_p < 1) & (here > 0):
+            mass += tl.sum(_mass(tl.where(up, scores, _NINF), draw), 0)
+    passed = (above < draw.keep) & ((mass.to(tl.float64) < limit) | (draw.top_p >= 1))
     if draw.min_p > 0:
         passed = passed & (_exp(_scaled(score, draw)) >= draw.min_p)
     return passed

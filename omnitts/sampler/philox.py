@@ -9,8 +9,8 @@ from torch import Tensor
 
 from omnitts.sampler import exact
 
-TOKEN_STREAM = 0  # noise over the vocabulary: which token a cell takes
-POSITION_STREAM = 1  # noise over the canvas: which cells are revealed
+TOKEN_STREAM = 0  # noise over the vocabulary: which token a cell takes; a stream is two wide
+POSITION_STREAM = 2  # noise over the canvas: which cells are revealed
 
 LEAST_UNIFORM = 2.0**-33
 MOST_UNIFORM = 1 - 2.0**-24
@@ -46,15 +46,26 @@ def philox4x32(key: tuple[Tensor, Tensor], counter: tuple[Tensor, Tensor, Tensor
 def uniform(seed: Tensor, step: Tensor, cell: Tensor, index: Tensor, stream: int) -> Tensor:
     """Uniform draws in the open interval (0, 1), float32; the arguments are int64 tensors that broadcast together.
 
-    The counter is (index // 1024 * 256 + index % 256, cell, step, stream), and index // 256 % 4 picks the output
-    word: neighbours have counters of their own, as the lanes of a GPU like it. The draw is the word, rounded to
-    float32, over 2**32; 0 and 1 are left out.
+    An index's 32 random bits are two halves: the upper one from the call with the counter
+    (index // 1024 * 128 + index % 128, cell, step, stream), the lower one from the call with stream + 1. A call has
+    eight halves, the lower ones of its four words and then the upper ones, and index // 128 % 8 picks one: neighbours
+    have counters of their own, as the lanes of a GPU like it, and one call tells eight draws to 1 in 65,536. The draw
+    is the 32 bits, rounded to float32, over 2**32; 0 and 1 are left out.
     """
+    counter = ((index >> 10) << 7) | (index & 127)
+    part = (index >> 7) & 7
+    upper, lower = (_half(seed, step, cell, counter, part, stream + i) for i in (0, 1))
+    return (((upper << 16) | lower).float() * 2.0**-32).clamp(LEAST_UNIFORM, MOST_UNIFORM)
+
+
+def _half(seed: Tensor, step: Tensor, cell: Tensor, counter: Tensor, part: Tensor, stream: int) -> Tensor:
     key = (seed & _LOW32, (seed >> 32) & _LOW32)
-    words = philox4x32(key, (((index >> 10) << 8) | (index & 255), cell, step, torch.full_like(step, stream)))
-    lane = (index >> 8) & 3
-    word = torch.where(lane < 2, torch.where(lane == 0, words[0], words[1]), torch.where(lane == 2, words[2], words[3]))
-    return (word.float() * 2.0**-32).clamp(LEAST_UNIFORM, MOST_UNIFORM)
+    words = philox4x32(key, (counter, cell, step, torch.full_like(step, stream)))
+    choice = part & 3
+    word = torch.where(
+        choice < 2, torch.where(choice == 0, words[0], words[1]), torch.where(choice == 2, words[2], words[3])
+    )
+    return (word >> (part >> 2 << 4)) & 0xFFFF
 
 
 def gumbel(seed: Tensor, step: Tensor, cell: Tensor, index: Tensor, stream: int) -> Tensor:

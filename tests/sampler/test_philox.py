@@ -39,6 +39,15 @@ def test_noise_does_not_depend_on_its_neighbours():
     assert torch.equal(whole[:, :13], draws(indices=13))
 
 
+@pytest.mark.parametrize("apart", [1, 128, 256, 512, 1024])
+def test_noise_of_tokens_that_share_random_words_is_independent(apart):
+    whole = draws(cells=60, indices=2048)
+    pairs = torch.stack([whole[:, :-apart].flatten(), whole[:, apart:].flatten()])
+    assert (pairs[0] != pairs[1]).double().mean() > 0.999
+    assert abs(torch.corrcoef(pairs)[0, 1]) < 0.015
+    assert abs(torch.corrcoef((pairs * 2**12).frac())[0, 1]) < 0.015  # the low bits
+
+
 def test_noise_differs_by_each_coordinate():
     whole = draws()
     others = [

@@ -127,7 +127,7 @@ class Recipe:
     preprocess_prompt: bool = _flag(
         True, "shorten the reference audio's silences and close its transcript with an end mark"
     )
-    postprocess_output: bool = _flag(True, "shorten the output's silences of over 0.5 s and trim its edges")
+    postprocess_output: bool = _flag(True, "shorten the output's silences of over 1 s and trim its edges")
     seed: int | str = _seed(0, "seed of all the noise; random takes a new one each run")
     precision: str = _choice(
         "auto",

@@ -54,7 +54,7 @@ def prepare_reference(audio: np.ndarray, sample_rate: int, text: str, *, preproc
     """Make a recording ready for the codec, as the OmniVoice decoder does.
 
     It is resampled to 24 kHz and, if its RMS is below 0.1, amplified to that. With `preprocess`, silences
-    over 0.2 s are shortened and those at the edges cut to 0.1 s before and 0.2 s after the speech, and `text`
+    over 0.4 s are shortened to that and those at the edges cut to 0.1 s before and 0.2 s after the speech, and `text`
     gets an end mark if it has none. Samples at the end that do not fill a frame are dropped.
 
     Args:

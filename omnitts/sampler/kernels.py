@@ -30,7 +30,7 @@ from omnitts.sampler.philox import LEAST_UNIFORM, MOST_UNIFORM, TOKEN_STREAM
 SMALL_VOCABULARY = 4096  # up to here a row is kept in registers
 LARGE_BLOCK = 1024
 LARGE_WARPS = 4
-LARGE_REGISTERS = 64
+LARGE_REGISTERS = 80
 REGISTERS = 128  # a thread; what is left over is in rare paths, and more would leave too few threads to hide latency
 
 # Numbers that no variant of a kernel is compiled for. Strides known to be multiples of 16 would also bring vector
@@ -681,13 +681,17 @@ def _passes(draw, limit, a, b, ids_b, score, token, HEAD: tl.constexpr):
 def _chunk(row, start, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
     """Scores of the ids start .. start + BLOCK, -inf where forbidden, and the ids."""
     ids = start + tl.arange(0, BLOCK)
-    scores = _scores(row, ids, SHAPE)
+    return _forbid_chunk(row, _scores(row, ids, SHAPE), start, SHAPE, BLOCK), ids
+
+
+@triton.jit
+def _forbid_chunk(row, scores, start, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
     FORBIDDEN: tl.constexpr = SHAPE.forbidden
     for i in tl.static_range(FORBIDDEN):
         forbidden = tl.load(row.forbidden + i)
         if (forbidden >= start) & (forbidden < start + BLOCK):
-            scores = tl.where(ids == forbidden, _NINF, scores)
-    return scores, ids
+            scores = tl.where(start + tl.arange(0, BLOCK) == forbidden, _NINF, scores)
+    return scores
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -731,56 +735,62 @@ def _large_kernel(
     uncond_at = uncond + line.to(tl.int64) * uncond_row + codebook * uncond_codebook
     request = _request_of(line, offsets, requests)
     scale = tl.load(guidance_scales + request)
-    temperature = tl.load(temperatures + request)
     forbidden = forbiddens + request * SHAPE.forbidden
     guided = (scale != 0) & (line < guided_rows)
 
-    # The maxima of the logits, then of the scores.
+    # The maxima of the logits and of the scores, and the score of the likeliest token that is not forbidden.
     highest = tl.full([BLOCK], _NINF, tl.float32)
+    allowed = tl.full([BLOCK], _NINF, tl.float32)
     uncond_highest = tl.full([BLOCK], _NINF, tl.float32)
+    nowhere = tl.full([], 0.0, tl.float32)
+    row = _Row(cond_at, uncond_at, nowhere, nowhere, scale != scale, scale, forbidden)
     for start in range(0, SHAPE.vocabulary, BLOCK):
-        ids = start + tl.arange(0, BLOCK)
-        highest = tl.maximum(
-            highest, tl.load(cond_at + ids * SHAPE.cond_id, mask=ids < SHAPE.vocabulary, other=_NINF).to(tl.float32)
-        )
+        logits = _scores(row, start + tl.arange(0, BLOCK), SHAPE)
+        highest = tl.maximum(highest, logits)
+        allowed = tl.maximum(allowed, _forbid_chunk(row, logits, start, SHAPE, BLOCK))
         if guided:
+            ids = start + tl.arange(0, BLOCK)
             u = tl.load(uncond_at + ids * SHAPE.uncond_id, mask=ids < SHAPE.vocabulary, other=_NINF).to(tl.float32)
             uncond_highest = tl.maximum(uncond_highest, u)
     cond_top = _finite_or_zero(tl.max(highest, 0))
     uncond_top = _finite_or_zero(tl.max(uncond_highest, 0))
     row = _Row(cond_at, uncond_at, cond_top, uncond_top, guided, scale, forbidden)
     shift = cond_top * 0.0
+    best = tl.max(allowed, 0) - cond_top
     if guided:
         highest = tl.full([BLOCK], _NINF, tl.float32)
+        allowed = tl.full([BLOCK], _NINF, tl.float32)
         for start in range(0, SHAPE.vocabulary, BLOCK):
-            highest = tl.maximum(highest, _scores(row, start + tl.arange(0, BLOCK), SHAPE))
+            scores = _scores(row, start + tl.arange(0, BLOCK), SHAPE)
+            highest = tl.maximum(highest, scores)
+            allowed = tl.maximum(allowed, _forbid_chunk(row, scores, start, SHAPE, BLOCK))
         shift = _finite_or_zero(tl.max(highest, 0))
+        best = tl.max(allowed, 0)
 
-    # The sum of the exponentials; the best token that is not forbidden, and the runner-up where that is asked for.
+    # The sum of the exponentials, and that of the masses if it is needed; the first token of the best score.
+    temperature = tl.load(temperatures + request)
+    cell = (line - tl.load(offsets + request)) * SHAPE.codebooks + codebook
+    draw = _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE)
     total = tl.zeros([BLOCK], tl.float32)
-    value = tl.full([BLOCK], _NINF, tl.float32)
+    masses = tl.zeros([BLOCK], tl.int64)
     which = tl.full([BLOCK], _NO_ID, tl.int32)
-    second = tl.full([BLOCK], _NINF, tl.float32)
     for start in range(0, SHAPE.vocabulary, BLOCK):
-        total += _shares(_scores(row, start + tl.arange(0, BLOCK), SHAPE), shift)
-        scores, ids = _chunk(row, start, SHAPE, BLOCK)
-        better = scores > value
-        if CONFIDENCE == 2:
-            second = tl.where(better, value, tl.maximum(second, scores))
-        which = tl.where(better, ids, which)
-        value = tl.where(better, scores, value)
+        ids = start + tl.arange(0, BLOCK)
+        scores = _scores(row, ids, SHAPE)
+        total += _shares(scores, shift)
+        scores = _forbid_chunk(row, scores, start, SHAPE, BLOCK)
+        which = tl.minimum(which, tl.where(scores == best, ids, _NO_ID))
+        if (temperature > 0) & (draw.top_p < 1):
+            masses += _mass(scores, draw)
     log_sum = tl.log(tl.sum(total, 0)) - _residue(shift)
-    best = tl.max(value, 0)
-    first = tl.min(tl.where(value == best, which, _NO_ID), 0)
     broken = log_sum != log_sum
     nothing = (best == _NINF) & (broken == 0)
     failed = broken | nothing
+    first = tl.min(which, 0)
     token = first
     score = best
     if (temperature > 0) & (failed == 0):
-        cell = (line - tl.load(offsets + request)) * SHAPE.codebooks + codebook
-        draw = _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE)
-        token, score = _draw_large(row, draw, SHAPE, BLOCK)
+        token, score = _draw_large(row, draw, tl.sum(masses, 0), SHAPE, BLOCK)
 
     logprob = score - shift - log_sum
     if CONFIDENCE == 0:
@@ -788,7 +798,7 @@ def _large_kernel(
     elif CONFIDENCE == 1:
         confidence = logprob
     elif CONFIDENCE == 2:
-        confidence = best - tl.maximum(tl.max(tl.where(which == first, _NINF, value), 0), tl.max(second, 0))
+        confidence = best - _next_best(row, best, first, SHAPE, BLOCK)[0]
     else:
         sums = tl.zeros([BLOCK], tl.float32)
         for start in range(0, SHAPE.vocabulary, BLOCK):
@@ -812,31 +822,31 @@ def _large_kernel(
     last = best * 0.0 + float("inf")
     last_id = first
     for i in range(TOP_N):
-        # The best token below the last one.
-        value = tl.full([BLOCK], _NINF, tl.float32)
-        which = tl.full([BLOCK], _NO_ID, tl.int32)
-        for start in range(0, SHAPE.vocabulary, BLOCK):
-            scores, ids = _chunk(row, start, SHAPE, BLOCK)
-            scores = tl.where((scores < last) | ((scores == last) & (ids > last_id)), scores, _NINF)
-            better = scores > value
-            which = tl.where(better, ids, which)
-            value = tl.where(better, scores, value)
-        last = tl.max(value, 0)
-        last_id = tl.min(tl.where(value == last, which, _NO_ID), 0)
+        last, last_id = _next_best(row, last, last_id, SHAPE, BLOCK)
         there = (last > _NINF) & (failed == 0)
         tl.store(out_top_tokens + place * TOP_N + i, tl.where(there, last_id, -1))
         tl.store(out_top_logprobs + place * TOP_N + i, tl.where(there, last - shift - log_sum, _NINF))
 
 
 @triton.jit
-def _draw_large(row, draw, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
-    """The Gumbel-max token among those that pass the filters, and its score."""
-    limit = draw.top_p.to(tl.float64)
-    if draw.top_p < 1:
-        masses = tl.zeros([BLOCK], tl.int64)
-        for start in range(0, SHAPE.vocabulary, BLOCK):
-            masses += _mass(_chunk(row, start, SHAPE, BLOCK)[0], draw)
-        limit = limit * tl.sum(masses, 0).to(tl.float64)
+def _next_best(row, last, last_id, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """The score and the token that follow in the order from the likeliest down."""
+    value = tl.full([BLOCK], _NINF, tl.float32)
+    which = tl.full([BLOCK], _NO_ID, tl.int32)
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        scores = tl.where((scores < last) | ((scores == last) & (ids > last_id)), scores, _NINF)
+        better = scores > value
+        which = tl.where(better, ids, which)
+        value = tl.where(better, scores, value)
+    best = tl.max(value, 0)
+    return best, tl.min(tl.where(value == best, which, _NO_ID), 0)
+
+
+@triton.jit
+def _draw_large(row, draw, mass, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """The Gumbel-max token among those that pass the filters, and its score; mass is that of all tokens."""
+    limit = draw.top_p.to(tl.float64) * mass.to(tl.float64)
     pivot = draw.best * 0.0 + _NINF
     pivot_id = draw.keep * 0
     searching = draw.keep > 0

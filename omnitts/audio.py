@@ -6,6 +6,7 @@ A waveform is float32 [N], mono, nominally in -1 .. 1, at 24 kHz unless a rate i
 import io
 import math
 import os
+import re
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -40,6 +41,13 @@ FORMATS = {
 
 _FADE_SAMPLES = SAMPLE_RATE // 10
 _PROBE_SAMPLES = 1 << 12
+
+# How libsndfile's log tells that a header promises more than the file holds. Sizes from 2**31 - 2**16 on stand for
+# "not known": programs that write to a pipe cannot go back to fill them in.
+_PROMISED = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_UNKNOWN_SIZE = 2**31 - 2**16
+# MP3s are counted in blocks of 1,152 samples, and decoders differ by a few of them.
+_MISSING_SAMPLES = 4 * 1152
 _ENCODE_SAMPLES = 1 << 16
 
 _SINC_ZERO_CROSSINGS = 6
@@ -53,13 +61,16 @@ _SINC_PHASES = 128
 def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
     """Read any file that libsndfile knows: (float32 [N], the mean of the channels; the file's sample rate).
 
-    Raises InputError for a path that is missing, a folder, not audio or damaged, and for a file without
+    Raises InputError for a path that is missing, a folder, not audio, damaged or cut short, and for a file without
     samples or with samples that are not finite.
     """
     with _open_audio(path) as file:
         wave = _read_mono(file, -1, path)
         if not len(wave):
             raise InputError(f"audio file without samples: {path}")
+        if len(wave) + _MISSING_SAMPLES < file.frames:
+            held, promised = len(wave) / file.samplerate, file.frames / file.samplerate
+            raise InputError(f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {path}")
         return wave, file.samplerate
 
 
@@ -94,9 +105,17 @@ def _open_audio(path: str | PathLike) -> "soundfile.SoundFile":
     if not os.path.isfile(path):
         raise InputError(f"no such file: {path}")
     try:
-        return soundfile.SoundFile(path)
+        open(path, "rb").close()  # libsndfile does not say why the system refuses a file
+        file = soundfile.SoundFile(path)
+    except OSError as error:
+        raise InputError(f"cannot read: {path} ({error.strerror or error})") from error
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless formats such as .raw
         raise InputError(f"cannot read as audio: {path} ({_reason(error)})") from error
+    for promised, held in _PROMISED.findall(file.extra_info):
+        if int(held) < int(promised) < _UNKNOWN_SIZE:
+            file.close()
+            raise InputError(f"audio file cut short, {int(held):,} of {int(promised):,} bytes are there: {path}")
+    return file
 
 
 def _read_mono(file: "soundfile.SoundFile", frames: int, path: str | PathLike) -> np.ndarray:

@@ -1,10 +1,9 @@
 """The command line: parse, call, print; nothing else.
 
-Exit codes: 0 all written, 1 some failed, 2 bad input, 130 interrupted by Ctrl-C or SIGTERM.
+Exit codes: 0 all written, 1 some failed, 2 bad input, 130 interrupted by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import click
 
 from omnitts import __version__
-from omnitts.console import close_stdout, prepare_streams
-from omnitts.errors import InputError
+from omnitts.console import close_stdout, ignore_signals, prepare_streams, stop_on_signals
+from omnitts.errors import InputError, counted
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -26,21 +25,28 @@ MOST_SHOWN = 20  # errors or warnings; more would scroll the first ones away
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: a user's mistake, or a system's refusal, becomes its own lines on stderr, never a traceback."""
     prepare_streams()
+    stop_on_signals()
+    code = _run(arguments)
+    ignore_signals()  # one that comes while Python shuts down would change the exit code
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
-        sys.exit(cli.main(arguments, prog_name="omnitts", standalone_mode=False) or 0)
+        return cli.main(arguments, prog_name="omnitts", standalone_mode=False) or 0
     except InputError as error:
         _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
+        return EXIT_BAD_INPUT
     except click.ClickException as error:
         error.show()
-        sys.exit(EXIT_BAD_INPUT)
+        return EXIT_BAD_INPUT
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except OSError as error:  # a full disk, a folder that went away, an output that nobody takes
         click.echo(f"error: {InputError(error.strerror or str(error), file=error.filename)}", err=True)
         close_stdout()
-        sys.exit(EXIT_FAILED)
+        return EXIT_FAILED
 
 
 def _complain(error: InputError) -> None:
@@ -54,7 +60,7 @@ def _say_first(kind: str, lines: Sequence[str]) -> None:
     for line in lines[:MOST_SHOWN]:
         click.echo(f"{kind}: {line}", err=True)
     if len(lines) > MOST_SHOWN:
-        click.echo(f"... and {_count(len(lines) - MOST_SHOWN, f'more {kind}')}", err=True)
+        click.echo(f"... and {counted(len(lines) - MOST_SHOWN, f'more {kind}')}", err=True)
 
 
 def _not_blank(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -79,6 +85,10 @@ def cli() -> None:
 
     Exit codes: 0, all went well; 1, something failed; 2, the input was refused; 130, interrupted.
     """
+
+
+class Whole(click.IntRange):
+    name = "whole number"  # as messages call it
 
 
 def _options(*options: Any) -> Any:
@@ -115,7 +125,7 @@ manifest_options = _options(
         callback=_not_blank,
         help="Voice for the lines without one of their own, made by `omnitts voice create`.",
     ),
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N utterances."),
+    click.option("--limit", type=Whole(min=1), metavar="N", help="Only the first N utterances."),
 )
 
 model_option = click.option(
@@ -135,9 +145,10 @@ device_option = click.option(
 
 positions_option = click.option(
     "--max-positions",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
-    help="Most positions in a batch: bounds memory, changes no result.  [default: 8192]",
+    help="Most positions in a batch, which bounds memory; a single clip of more is a batch of its own. "
+    "Changes no result.  [default: 1024 on a CPU, 8192 on a GPU]",
 )
 
 
@@ -182,8 +193,8 @@ def synth(
 
     Writes DIR/ID.wav, DIR/results.jsonl (a line an utterance) and DIR/summary.json. MANIFEST may be - for
     JSON Lines from standard input. It is checked as a whole, as by `omnitts check`, before work starts. An
-    utterance that fails later is recorded in results.jsonl and costs no other. Ctrl-C or SIGTERM ends a run early
-    and keeps what is done.
+    utterance that fails later is recorded in results.jsonl and costs no other. Ctrl-C, SIGTERM or SIGHUP ends a run
+    early and keeps what is done.
 
     Exit codes: 0, all were written; 1, some failed; 2, the input was refused, or another run is writing into
     DIR; 130, interrupted.
@@ -193,7 +204,6 @@ def synth(
       omnitts synth lines.jsonl --out wavs/ --model k2-fsa/OmniVoice --device cuda
       echo '{"text": "Hello."}' | omnitts synth - --out wavs/ --set num_step=8
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run as Ctrl-C does
     run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
 
     from omnitts import job, tts
@@ -207,16 +217,17 @@ def synth(
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
-    check_folder(output.folder, "--out")  # before the tensors are read, which may take a while
+    check_folder(output.folder, "--out", (job.RESULTS, job.SUMMARY))  # the tensors, which take a while, come after
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
-    speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype)
+    encoder = tts.needs_encoder(lines.utterances)
+    speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype, encoder=encoder)
     totals = job.run_job(
         speaker,
         lines.utterances,
         output,
         asked={"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
-        max_positions=max_positions or DEFAULT_MAX_POSITIONS,
+        max_positions=max_positions or DEFAULT_MAX_POSITIONS[torch_device.type],
         progress=job.Bar(len(lines.utterances), quiet=quiet),
     )
     if not quiet or totals.failed or totals.interrupted:
@@ -272,13 +283,9 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     references = {u.ref_audio for u in lines.utterances if u.ref_audio} | {u.voice for u in lines.utterances if u.voice}
     recipes = {u.recipe.name for u in lines.utterances}
     click.echo(
-        f"{lines.name}: {_count(len(lines.utterances), 'utterance')}, {_count(len(references), 'reference')}, "
-        f"{_count(len(recipes), 'recipe')}: all right"
+        f"{lines.name}: {counted(len(lines.utterances), 'utterance')}, {counted(len(references), 'reference')}, "
+        f"{counted(len(recipes), 'recipe')}: all right"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @cli.command()
@@ -312,7 +319,11 @@ def plan(
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
     tokenizer = load_tokenizer(checkpoint)
-    plans = list(plan_job(tokenizer, lines.utterances, max_positions or DEFAULT_MAX_POSITIONS))
+    if max_positions is None:
+        from omnitts.tts import resolve_device  # torch, which takes a while to import
+
+        max_positions = DEFAULT_MAX_POSITIONS[resolve_device("auto").type]
+    plans = list(plan_job(tokenizer, lines.utterances, max_positions))
     for line in describe(plans):
         click.echo(line)
     return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
@@ -369,7 +380,9 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
         raise InputError(f"{path} is the recording itself: choose another name", field="--out")
 
     from omnitts import tts
+    from omnitts.audio import probe_audio
     from omnitts.files import check_folder
+    from omnitts.manifest import reference_doubts
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.model.duration import FRAME_RATE
     from omnitts.model.voice import save_voice
@@ -377,7 +390,10 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     torch_device = tts.resolve_device(device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_folder(path.parent, "--out")
-    speaker = tts.load_checkpoint(checkpoint, torch_device, tts.resolve_dtype("auto", torch_device))
+    for field, doubt in reference_doubts(ref_audio, probe_audio(ref_audio), text):
+        click.echo(f"warning: {'--text' if field == 'ref_text' else 'REF_AUDIO'}: {doubt}", err=True)
+    torch_dtype = tts.resolve_dtype("auto", torch_device)
+    speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype, encoder=True)
     made = speaker.encode_voice(ref_audio, text)
     save_voice(path, made)
     click.echo(f"{path}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
@@ -389,7 +405,7 @@ def bench() -> None:
 
 
 @bench.command("sampler")
-@click.option("--cells", type=click.IntRange(min=8), default=128_000, show_default=True, help="Positions to sample.")
+@click.option("--cells", type=Whole(min=8), default=128_000, show_default=True, help="Positions to sample.")
 @click.option(
     "--json", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JSON."
 )

@@ -1,9 +1,15 @@
-"""The standard streams, which may be closed, full, or a pipe that nobody reads any more."""
+"""The standard streams, which may be closed, full, or a pipe that nobody reads any more; and signals that end a run."""
 
 import io
 import os
+import signal
 import sys
+import time
 from contextlib import suppress
+from types import FrameType
+
+_STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_PATIENCE = 1.0  # seconds in which a second signal counts as the first one's echo
 
 
 class _Lossy(io.TextIOWrapper):
@@ -44,3 +50,29 @@ def close_stdout() -> None:
     if sys.stdout is not None and sys.stdout is sys.__stdout__:
         with suppress(OSError):
             sys.stdout.close()
+
+
+def stop_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end a run as Ctrl-C does: by a KeyboardInterrupt.
+
+    Whoever stops a job often signals twice (the terminal and its shell, a scheduler and its wrapper), and the second
+    one shall not break off what the first one started to put in order. What is ignored, as under nohup, stays so.
+    """
+    last = -_PATIENCE
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PATIENCE:
+            last = now
+            raise KeyboardInterrupt
+
+    for number in _STOPS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, stop)
+
+
+def ignore_signals() -> None:
+    """For the last moments of a run, whose outcome is settled."""
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The one exception for mistakes of the user's: bad manifests, recipes, checkpoints, options."""
+"""The one exception for mistakes of the user's: bad manifests, recipes, checkpoints, options. How messages count."""
 
 from os import PathLike
 
@@ -30,3 +30,8 @@ class InputError(Exception):
             place = f"{place}:{self.line}" if place else f"line {self.line}"
         parts = [part for part in (place, self.field, self.message) if part]
         return " ".join(": ".join(parts).split())
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 batch`, `2,000 lines`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

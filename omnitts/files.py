@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -16,8 +16,13 @@ except ImportError:  # Windows
     fcntl = None
 
 
-def check_folder(folder: Path, option: str) -> None:
-    """Make the folder that `option` names; raise InputError when files could not be written there."""
+def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
+    """Make the folder that `option` names; raise InputError when files could not be written there.
+
+    names: files to be written that a folder of the same name would keep out.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: name a folder", field=option)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -25,6 +30,9 @@ def check_folder(folder: Path, option: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot write to {folder}: {reason}; choose another folder", field=option) from None
+    for name in names:
+        if (folder / name).is_dir():
+            raise InputError(f"{folder / name} is a folder, where a file is to be written: move it", field=option)
 
 
 @contextmanager

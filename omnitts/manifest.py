@@ -16,7 +16,7 @@ from itertools import islice
 from typing import IO, Any
 
 from omnitts.errors import InputError
-from omnitts.model.duration import FRAME_RATE
+from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import resolve_language
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
@@ -24,6 +24,8 @@ from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, sh
 MAX_DURATION = 600.0  # seconds
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
+LONG_REFERENCE = 30.0  # seconds from which one is warned of
+_ODD_PACE = 5  # times faster or slower than usual
 
 _LANGUAGE_FIELDS = ("language_id", "language", "lang", "language_name")
 _REFERENCE_FIELDS = ("ref_audio", "ref_text", "voice")
@@ -184,8 +186,10 @@ def _json_record(line: str) -> dict[str, Any]:
         record = _DECODER.decode(line)
     except json.JSONDecodeError as error:
         raise InputError(f"malformed JSON at column {error.colno}: {error.msg}") from None
-    except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
-        raise InputError(f"JSON beyond what can be read: {error}") from None
+    except RecursionError:
+        raise InputError("JSON beyond what can be read: nested too deeply") from None
+    except ValueError:
+        raise InputError("JSON beyond what can be read: a number of thousands of digits") from None
     if not isinstance(record, dict):
         raise InputError(f'wanted an object such as {{"text": "Hello"}}, got {shown(record)}')
     return record
@@ -241,6 +245,8 @@ def _file_name(value: object) -> str:
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InputError(f"wanted seconds, a number above 0, got {shown(value)}")
+    if value * FRAME_RATE < 1:
+        raise InputError(f"{shown(value)} s is less than one frame, which is {1 / FRAME_RATE:g} s")
     if value > MAX_DURATION:
         raise InputError(
             f"{shown(value)} s: a single clip over 10 minutes is refused; leave duration out and long text "
@@ -266,13 +272,27 @@ _speed = _setting("speed")
 _seed = _setting("seed")
 
 
-def _check_recording(path: str) -> None:
-    """A look at its header and its first sounds: InputError when it cannot serve as a reference."""
+def _check_recording(path: str) -> float:
+    """Its seconds, from its header and its first sounds: InputError when it cannot serve as a reference."""
     from omnitts.audio import probe_audio
 
     seconds = probe_audio(path)
     if seconds < 1 / FRAME_RATE:
         raise InputError(f"only {seconds:.3f} s long: {path}; choose a recording of 3 to 10 s")
+    return seconds
+
+
+def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple[str, str]]:
+    """What makes a poor reference of a recording and its transcript, as (field, warning)."""
+    if seconds > LONG_REFERENCE:
+        yield (
+            "ref_audio",
+            f"{seconds:.0f} s long: {path}; 3 to 10 s serve best, and every further second slows the work",
+        )
+    spoken = estimate_seconds(ref_text)
+    if (seconds > 5 and spoken * _ODD_PACE < seconds) or (spoken > 2 and spoken > seconds * _ODD_PACE):
+        pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {path} lasts {seconds:.1f} s"
+        yield "ref_text", f"{pace}: are these the words in it? Speech is made at the pace of the two"
 
 
 # --- Records to utterances -------------------------------------------------------------------------------
@@ -300,6 +320,8 @@ class _Checker:
         self.languages: dict[str, str | None] = {}
         self.unknown_fields: dict[str, str] = {}  # field -> message
         self.file_problems: dict[tuple[str, str], str | None] = {}  # (field, path) -> message
+        self.recordings: dict[str, float] = {}  # path -> seconds
+        self.doubted: set[tuple[str, str]] = set()  # (path, transcript)
         self.recipes: dict[str | frozenset, Recipe | InputError] = {}
 
         if voice is not None and (message := self.file_problem("voice", voice)):
@@ -374,6 +396,8 @@ class _Checker:
             recipe=self.recipe(record),
             line=self.line,
         )
+        if utterance.duration is not None and utterance.speed is not None:
+            self.warn("speed", "ignored, for duration sets the length")
         if len(self.problems) == problems_before:
             self.utterances.append(utterance)
 
@@ -402,21 +426,20 @@ class _Checker:
         return value
 
     def language(self, record: dict[str, Any]) -> str | None:
-        """The first of the language fields that names a known one; a warning when all given are unknown."""
-        unknown = None
-        for key in _LANGUAGE_FIELDS:
-            name = self.take(record, key, _string)
-            if name is None:
-                continue
+        """The first of the language fields that names a known one; a warning when none does, or another disagrees."""
+        given = {key: name for key in _LANGUAGE_FIELDS if (name := self.take(record, key, _string)) is not None}
+        for name in given.values():
             if name not in self.languages:
                 self.languages[name] = resolve_language(name)
-            if self.languages[name] is not None:
-                return self.languages[name]
-            unknown = unknown or (key, name)
-        if unknown:
-            key, name = unknown
+        known = {key: self.languages[name] for key, name in given.items() if self.languages[name] is not None}
+        key = next(iter(known), None)
+        for other, another in known.items():
+            if another != known[key]:
+                self.warn(other, f"{shown(given[other])} is ignored, for {key} says {shown(given[key])}")
+        if given and not known:
+            key, name = next(iter(given.items()))
             self.warn(key, f"unknown language {shown(name)}, spoken without one")
-        return None
+        return next(iter(known.values()), None)
 
     def instruct(self, record: dict[str, Any], text: str) -> str | None:
         return self.take(record, "instruct", lambda value: resolve_instruct(_string(value), text))
@@ -435,7 +458,10 @@ class _Checker:
         if ref_audio is None and ref_text is not None:
             self.warn("ref_text", "ignored, for it goes with ref_audio")
         if ref_audio is not None:
-            return self.file("ref_audio", ref_audio), ref_text, None
+            path = self.file("ref_audio", ref_audio)
+            if ref_text is not None:
+                self.doubt(path, ref_text)
+            return path, ref_text, None
         return None, None, self.run_voice if voice is None else self.file("voice", voice)
 
     def file(self, field: str, path: str) -> str:
@@ -444,15 +470,25 @@ class _Checker:
             self.problem(field, message)
         return path
 
+    def doubt(self, path: str, ref_text: str) -> None:
+        """Warns of a reference that will serve badly."""
+        seconds = self.recordings.get(path)
+        if seconds is not None and (path, ref_text) not in self.doubted:
+            self.doubted.add((path, ref_text))
+            for field, message in reference_doubts(path, seconds, ref_text):
+                self.warn(field, message)
+
     def file_problem(self, field: str, path: str) -> str | None:
         """What is wrong with a reference recording or a voice file, if anything; each is opened once."""
         if (field, path) not in self.file_problems:
             # Imported here: many manifests name no such files, and this module takes a while to import.
             from omnitts.model.voice import load_voice
 
-            check = _check_recording if field == "ref_audio" else load_voice
             try:
-                check(path)
+                if field == "ref_audio":
+                    self.recordings[path] = _check_recording(path)
+                else:
+                    load_voice(path)
                 self.file_problems[field, path] = None
             except InputError as error:
                 self.file_problems[field, path] = error.message

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from omnitts.audio import read_audio
-from omnitts.errors import InputError
+from omnitts.errors import InputError, counted
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.model.voice import load_voice, prepare_reference
@@ -100,6 +100,7 @@ def describe(plans: Iterable[BatchPlan | Unusable]) -> Iterator[str]:
     items, frames = sum(p.items for p in batches), sum(p.frames for p in batches)
     positions = sum(p.positions for p in batches)
     yield (
-        f"{len(batches)} batches, {items} items, {frames} frames ({frames / FRAME_RATE:.1f} s of audio), "
-        f"{positions} positions, padding 0 %" + (f", {failing} would fail" if failing else "")
+        f"{counted(len(batches), 'batch', 'batches')}, {counted(items, 'item')}, {counted(frames, 'frame')} "
+        f"({frames / FRAME_RATE:.1f} s of audio), {counted(positions, 'position')}, padding 0 %"
+        + (f", {failing:,} would fail" if failing else "")
     )

@@ -19,6 +19,7 @@ import yaml
 from omnitts.errors import InputError
 
 BUNDLED = Path(__file__).parent / "recipes"
+MOST_TOLD = 8  # problems of one recipe in one message
 
 
 # --- Declaring a setting ---------------------------------------------------------------------------------
@@ -179,6 +180,7 @@ def _checked(
 ) -> tuple[dict[str, Any], list[InputError]]:
     """The settings in their own types, and one problem for each key that is unknown or badly set."""
     values, problems = {}, []
+    all_keys = f"use {', '.join(SETTINGS)}"  # told once
 
     def problem(key: str, message: str) -> None:
         line = lines[key] if lines else None
@@ -188,8 +190,9 @@ def _checked(
         setting = SETTINGS.get(key)
         if setting is None:
             near = nearest(str(key), SETTINGS)
-            hint = f"did you mean {near}?" if near else f"use {', '.join(SETTINGS)}"
-            problem(key, f"unknown key: {hint}")
+            hint = f"did you mean {near}?" if near else all_keys
+            problem(key, f"unknown key: {hint}" if hint else "unknown key")
+            all_keys = all_keys if near else ""
             continue
         try:
             values[key] = setting.read(value)
@@ -205,7 +208,10 @@ def _joined(problems: list[InputError], *, file: str | None = None, line: int | 
     if len(problems) == 1:
         only = problems[0]
         return InputError(only.message, file=file, line=only.line or line, field=only.field)
-    return InputError("; ".join(map(str, problems)), file=file, line=line)
+    told = list(map(str, problems[:MOST_TOLD]))
+    if len(problems) > MOST_TOLD:
+        told.append(f"and {len(problems) - MOST_TOLD} more")
+    return InputError("; ".join(told), file=file, line=line)
 
 
 def with_settings(
@@ -359,7 +365,7 @@ def load_recipe(name_or_file: str | os.PathLike[str], *, folder: str | os.PathLi
     if name.endswith((".yaml", ".yml")) or os.path.isfile(path):
         return _load_file(Path(path))
     near = nearest(name, known)
-    hint = f"did you mean {near}?" if near else "give a name or a file that ends in .yaml;"
+    hint = f"did you mean {near}?" if near else "give a name, or a file that ends in .yaml."
     raise InputError(f"unknown recipe {shown(name)}: {hint} The named ones are {', '.join(known)}")
 
 

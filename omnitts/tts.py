@@ -25,7 +25,14 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 class SynthesisError(RuntimeError):
-    """An utterance could not be made; the message names it and says why."""
+    """Utterances could not be made; the message names each and says why.
+
+    `results`: what `synthesize` would have returned, Speech in the order of its items; the failed ones have an `error`.
+    """
+
+    def __init__(self, message: str, results: Sequence["Speech"] = ()):
+        super().__init__(message)
+        self.results = list(results)
 
 
 @dataclass(frozen=True)
@@ -84,16 +91,26 @@ def load(
     return load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, resolve_dtype(dtype, torch_device))
 
 
-def load_checkpoint(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> "TTS":
-    """Reads the tensors of an opened checkpoint."""
-    return TTS(
-        checkpoint,
-        load_tokenizer(checkpoint),
-        load_model(checkpoint, device, dtype),
-        load_codec(checkpoint, device),
-        device,
-        dtype,
-    )
+def load_checkpoint(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, encoder: bool = False
+) -> "TTS":
+    """Reads the tensors of an opened checkpoint; with `encoder` also those that only references need.
+
+    Without it these are read with the first reference.
+    """
+    tokenizer = load_tokenizer(checkpoint)
+    try:
+        model, codec = load_model(checkpoint, device, dtype), load_codec(checkpoint, device)
+        if encoder:
+            codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
+    except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
+        raise InputError(f"cannot be loaded on {device}: {_reason(error)}", file=checkpoint.path) from None
+    return TTS(checkpoint, tokenizer, model, codec, device, dtype)
+
+
+def needs_encoder(utterances: Iterable[Utterance]) -> bool:
+    """Whether there are references to encode."""
+    return any(utterance.ref_audio is not None for utterance in utterances)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -204,14 +221,16 @@ class TTS:
         items: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
         *,
         recipe: str | PathLike | Recipe = "default",
-        max_positions: int = DEFAULT_MAX_POSITIONS,
+        max_positions: int | None = None,
         **settings: Any,
     ) -> list[Speech]:
         """Makes speech of texts, or of mappings with a manifest line's fields, and returns it in their order.
 
         items: a text or mapping that stands alone is taken as a list of one.
         recipe: a name, a file or a Recipe; further keywords override its settings (num_step=24).
-        Raises InputError for bad input before any work starts, SynthesisError when an utterance fails.
+        max_positions: most positions in a batch; None suits the device.
+        Raises InputError for bad input before any work starts; SynthesisError, which has the audio of the others,
+        when an utterance fails.
         """
         alone = isinstance(items, str | Mapping)
         records = [_record(number, item) for number, item in enumerate([items] if alone else items, 1)]
@@ -220,17 +239,20 @@ class TTS:
         self._check_precision(chosen)
         utterances = read_utterances(records, recipe=chosen)
         check_voices(self.checkpoint, utterances, file="items")
+        if needs_encoder(utterances):
+            self.codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
         done = {speech.id: speech for speech in self.stream(utterances, max_positions=max_positions)}
-        for speech in done.values():
-            if speech.error is not None:
-                raise SynthesisError(f"{speech.id}: {speech.error}")
-        return [done[utterance.id] for utterance in utterances]
+        results = [done[utterance.id] for utterance in utterances]
+        failures = [f"{speech.id}: {speech.error}" for speech in results if speech.error is not None]
+        if failures:
+            raise SynthesisError("\n".join(failures), results)
+        return results
 
     def stream(
         self,
         utterances: Sequence[Utterance],
         *,
-        max_positions: int = DEFAULT_MAX_POSITIONS,
+        max_positions: int | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Speech]:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
@@ -238,6 +260,8 @@ class TTS:
         An utterance's result does not depend on the others, nor on max_positions (on the CPU, to the last bit).
         One that fails, for whatever reason, is a Speech with an `error`, and costs no other.
         """
+        if max_positions is None:
+            max_positions = DEFAULT_MAX_POSITIONS[self.device.type]
         if not isinstance(max_positions, int | np.integer) or max_positions < 1:
             raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
         for window in windows(utterances):

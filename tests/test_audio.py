@@ -89,6 +89,37 @@ def test_bad_files_are_input_errors_of_one_line(tmp_path, read, kind):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("format", ["wav", "aiff", "au", "w64", "rf64"])
+def test_recordings_cut_short_are_told_by_their_header(tmp_path, format):
+    path = tmp_path / f"a.{format}"
+    soundfile.write(path, sine(200, 24000, 2.0), 24000, format=format.upper())
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    for read in (read_audio, probe_audio):
+        with pytest.raises(InputError, match=r"audio file cut short, [0-9,]+ of [0-9,]+ bytes are there"):
+            read(path)
+
+
+def test_an_mp3_cut_short_is_told_when_it_is_read(tmp_path):
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, sine(200, 24000, 4.0), 24000)
+    assert len(read_audio(path)[0]) > 95_000
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=r"cut short, [12]\.\d+ s of 4\.00 s"):
+        read_audio(path)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000])
+def test_a_wav_whose_writer_did_not_know_its_length_is_whole(tmp_path, size):
+    wave = sine(200, 24000, 1.0)
+    soundfile.write(tmp_path / "a.wav", wave, 24000)
+    data = bytearray((tmp_path / "a.wav").read_bytes())
+    data[40:44] = size.to_bytes(4, "little")
+    (tmp_path / "a.wav").write_bytes(data)
+    assert len(read_audio(tmp_path / "a.wav")[0]) == len(wave)
+
+
 def test_probe_finds_sound_after_a_long_silence(tmp_path):
     wave = np.zeros(5 * 16_000)
     wave[-1] = -0.01

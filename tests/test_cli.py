@@ -12,12 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from safetensors.torch import load_file, save_file
 
 from omnitts import cli
 from omnitts.model.voice import Voice, save_voice
 
 ROOT = Path(__file__).parent.parent
 FAST = ("--set", "num_step=2")
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """Leaves the signals of this process as they were; the commands' own entry point changes them."""
+    numbers = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -208,11 +219,11 @@ def test_results_that_cannot_be_written_are_one_line(run, manifest, tmp_path, ch
     common = ["synth", manifest({"text": "Hi."}), "--model", checkpoint_dir, "--quiet", *FAST, "--out"]
     (tmp_path / "a" / "results.jsonl").mkdir(parents=True)
     code, _, said = run(*common, tmp_path / "a")
-    assert code == 2 and said.count("\n") == 1 and "results.jsonl: Is a directory" in said
+    assert code == 2 and said.count("\n") == 1 and "results.jsonl is a folder" in said
     (tmp_path / "b" / "summary.json").mkdir(parents=True)
     code, _, said = run(*common, tmp_path / "b")
-    assert code == 1 and said == f"error: {tmp_path / 'b' / 'summary.json'}: Is a directory\n"
-    assert results_of(tmp_path / "b")["000001"]["status"] == "ok"
+    assert code == 2 and said.count("\n") == 1 and "summary.json is a folder" in said
+    assert not (tmp_path / "b" / "results.jsonl").exists()
 
 
 def test_a_folder_that_goes_away_is_no_traceback(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
@@ -334,7 +345,7 @@ def test_plan_prints_batches_without_padding(run, manifest, checkpoint_dir):
 def test_plan_names_what_would_fail(run, manifest, checkpoint_dir):
     path = manifest({"id": "endless", "text": "word " * 10_000}, {"id": "fine", "text": "Hello."})
     code, printed, _ = run("plan", path, "--model", checkpoint_dir)
-    assert code == 1 and "would fail: endless: text: " in printed and "1 items" in printed
+    assert code == 1 and "would fail: endless: text: " in printed and "1 batch, 1 item" in printed
 
 
 def test_plan_is_what_synth_runs(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
@@ -493,11 +504,29 @@ def test_sigterm_keeps_what_is_done(manifest, tmp_path, checkpoint_dir):
     with process(*command, stderr=subprocess.PIPE) as running:
         while running.poll() is None and not ((out / "results.jsonl").exists() and results_of(out)):
             time.sleep(0.05)
-        running.send_signal(signal.SIGTERM)
+        for again in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # as schedulers and shells do it
+            running.send_signal(again)
+            time.sleep(0.02)
         _, said = running.communicate(timeout=60)
     assert running.returncode == 130 and "interrupted" in said and "Traceback" not in said
     summary = json.loads((out / "summary.json").read_text())
     assert summary["interrupted"] and summary["written"] == len(results_of(out)) < 500
+
+
+def test_a_broken_encoder_is_refused_before_work_starts(run, manifest, recording, tmp_path, checkpoint_dir):
+    model = Path(shutil.copytree(checkpoint_dir, tmp_path / "model"))
+    weights = model / "audio_tokenizer" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["fc.bias"][0] = float("nan")
+    save_file(tensors, weights)
+    line = {"text": "Hi.", "ref_audio": str(recording), "ref_text": "What is said in it."}
+    options = ["--model", model, "--quiet", *FAST, "--out", tmp_path / "o"]
+    code, _, said = run("synth", manifest(line), *options)
+    assert code == 2 and "fc.bias holds numbers that are not finite" in said and said.count("\n") == 1
+    assert not (tmp_path / "o" / "results.jsonl").exists()
+    assert run("synth", manifest({"text": "Hi."}), *options)[0] == 0  # which needs no encoder
+    code, _, said = run("voice", "create", recording, "--text", "Hi.", "-o", tmp_path / "v.safetensors", *options[:2])
+    assert code == 2 and "not finite" in said and not (tmp_path / "v.safetensors").exists()
 
 
 def test_help_is_quick_and_loads_nothing_heavy():

@@ -50,7 +50,7 @@ def test_checking_a_folder_makes_it_and_touches_nothing_in_it(tmp_path):
     (tmp_path / "a" / "b" / "omnitts-probe").write_text("mine")
     check_folder(tmp_path / "a" / "b", "--out")
     assert os.listdir(tmp_path / "a" / "b") == ["omnitts-probe"]
-    with pytest.raises(InputError, match=r"--out: cannot write to .*omnitts-probe"):
+    with pytest.raises(InputError, match=r"--out: .*omnitts-probe is a file: name a folder"):
         check_folder(tmp_path / "a" / "b" / "omnitts-probe", "--out")
 
 

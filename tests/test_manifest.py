@@ -91,7 +91,10 @@ def test_json_lines_with_every_field(read, folder):
             dict.fromkeys(FIELDS) | {"text": "Nothing else.", "voice": "her.safetensors", "seed": "random"},
         )
     )
-    assert manifest.warnings == [] and manifest.name == str(folder / "list.jsonl")
+    assert [warning.split(": ", 1)[1] for warning in manifest.warnings] == [
+        "speed: ignored, for duration sets the length"
+    ]
+    assert manifest.name == str(folder / "list.jsonl")
     plain, full, voiced = manifest.utterances
     assert (plain.id, plain.text, plain.line, plain.recipe.name) == ("000001", "Hello.", 1, "default")
     absent = ("language", "instruct", "ref_audio", "ref_text", "voice", "duration", "speed", "seed")
@@ -402,7 +405,7 @@ def test_a_bad_run_voice_is_one_problem(problems):
         ({"language": "English"}, "en"),
         ({"lang": "zh"}, "zh"),
         ({"language_name": "Chinese"}, "zh"),
-        ({"language_id": "en", "language_name": "Chinese"}, "en"),
+        ({"language_id": "en", "language_name": "English"}, "en"),
         ({"language_id": "", "language_name": "Chinese"}, "zh"),
         ({"language_id": "qqq", "language_name": "Chinese"}, "zh"),
     ],
@@ -412,7 +415,25 @@ def test_language_fields(read, fields, language):
     assert manifest.utterances[0].language == language and manifest.warnings == []
 
 
+def test_language_fields_that_disagree_are_warned_of(read):
+    manifest = read(jsonl({"text": "a", "lang": "Chinese", "language_id": "en"}))
+    assert manifest.utterances[0].language == "en"
+    assert [w.split(":1: ")[1] for w in manifest.warnings] == ["lang: 'Chinese' is ignored, for language_id says 'en'"]
+
+
 # --- Warnings ---
+
+
+def test_references_that_will_serve_badly_are_warned_of(read, folder):
+    for name, seconds in (("long", 40), ("short", 2.0), ("good", 8)):
+        noise = np.random.default_rng(0).uniform(-0.3, 0.3, int(8000 * seconds)).astype(np.float32)
+        soundfile.write(folder / f"{name}.wav", noise, 8000)
+    words = "These are the words that are spoken in a good recording of some eight seconds, more or less so."
+    lines = [("long", "Three small words."), ("short", words * 3), ("good", words), ("good", words), ("short", "No.")]
+    manifest = read(jsonl(*({"text": "a", "ref_audio": f"{name}.wav", "ref_text": text} for name, text in lines)))
+    told = [(int(line), field) for line, field in (w.split(":", 1)[1].split(": ")[:2] for w in manifest.warnings)]
+    assert told == [(1, "ref_audio"), (1, "ref_text"), (2, "ref_text")]
+    assert "40 s long" in manifest.warnings[0] and "are these the words in it?" in manifest.warnings[1]
 
 
 def test_warnings_are_told_once_with_a_count(read, folder):

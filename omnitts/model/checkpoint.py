@@ -13,6 +13,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from omnitts.errors import InputError
@@ -158,8 +159,8 @@ def load_model(checkpoint: Checkpoint, device: "str | torch.device", dtype: "tor
             if "codebook_layer_offsets" in tensors.keys():  # noqa: SIM118 (not a dict)
                 offsets = tensors.get_tensor("codebook_layer_offsets").tolist()
                 if offsets != expected:
-                    found, right = reprlib.repr(offsets), reprlib.repr(expected)
-                    raise InputError(f"codebook_layer_offsets is {found}, expected {right}", file=file)
+                    message = f"codebook_layer_offsets is not 0, {config.audio_vocab_size} and so on: {offsets}"
+                    raise InputError(shorten(message, 200), file=file)
     return model
 
 

@@ -198,19 +198,26 @@ class Codec(nn.Module):
     def encode(self, wave: np.ndarray | Tensor) -> np.ndarray:
         """wave: float [N] at 24 kHz, N a multiple of 960 -> codes, int16 [8, N / 960].
 
-        The first call loads the encoder, and raises InputError when its sizes do not go together or its weights do not
-        fit them.
+        The first call loads the encoder, as `encoder` does. Raises InputError when it comes to numbers that are not
+        finite.
         """
         wave = torch.as_tensor(wave).to(self.device, torch.float32)
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
         encoder = self.encoder
         with _repeatable(self.device):
-            codes = self.quantizer.encode(encoder(wave))
+            features = encoder(wave)
+            if not features.isfinite().all():
+                raise InputError("the codec's encoder makes no finite numbers of this recording")
+            codes = self.quantizer.encode(features)
         return codes.to(torch.int16).cpu().numpy()
 
     @cached_property
     def encoder(self) -> "Encoder":
+        """What a wave becomes codes with, loaded at its first use.
+
+        Raises InputError when its sizes do not go together or its weights do not fit them.
+        """
         config = self.config
         wave = torch.zeros(2 * FRAME_SAMPLES, device="meta")
         encoder = _build(lambda: Encoder(config), wave, (2, config.width), config.file)

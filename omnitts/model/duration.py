@@ -35,6 +35,11 @@ def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | No
     return max(1, int(frames / speed))
 
 
+def estimate_seconds(text: str) -> float:
+    """How long `text` takes to say at the pace that is usual without a reference."""
+    return text_weight(text) / text_weight(_DEFAULT_TEXT) * _DEFAULT_FRAMES / FRAME_RATE
+
+
 def frames_for(
     text: str,
     *,

@@ -37,7 +37,8 @@ def load_weights(
     Every tensor of `module.state_dict()` must be in one of `files`, and every tensor in them must be in it, or match
     one of the glob patterns `ignored`. Weight-normed weights are merged into plain ones. Tensors are read one at a
     time, so that the memory needed is the module's own plus one tensor. Raises InputError on a file that cannot
-    be read, and on missing, unexpected, misshapen and non-float tensors, all told in one message.
+    be read, on missing, unexpected, misshapen and non-float tensors, all told in one message, and on a tensor with
+    numbers that are not finite, or are not in `dtype`.
     """
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     place = files[0] if len(files) == 1 else files[0].parent
@@ -53,8 +54,14 @@ def load_weights(
         stored = _join_parts(handles)
         if problems := _compare(wanted, stored, handles):
             raise InputError(f"tensors are not those that config.json calls for: {problems}", file=place)
-        # A copy even where nothing changes: a view of the mapped file would die with the file.
-        state = {name: _read(stored[name], handles).to(device=device, dtype=dtype, copy=True) for name in wanted}
+        state = {}
+        for name in wanted:
+            # A copy even where nothing changes: a view of the mapped file would die with the file.
+            state[name] = _read(stored[name], handles).to(device=device, dtype=dtype, copy=True)
+            if not state[name].isfinite().all():
+                kind = str(dtype).removeprefix("torch.")
+                message = f"{name} holds numbers that are not finite, or are too large for {kind}: damaged weights?"
+                raise InputError(message, file=place)
     module.load_state_dict(state, assign=True)
     module.requires_grad_(False).eval()
 

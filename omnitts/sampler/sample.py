@@ -5,12 +5,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from omnitts.sampler.params import CONFIDENCES, Samples, SamplingParams, check_tensor
+from omnitts.sampler.params import (
+    CONFIDENCES,
+    STATUS_NOT_FINITE,
+    STATUS_NOTHING_LEFT,
+    Samples,
+    SamplingParams,
+    check_tensor,
+)
 from omnitts.sampler.reference import sample_cells
 
 _LOGITS = (torch.float32, torch.bfloat16, torch.float16)
 _WHOLE = (torch.int32, torch.int64)
 MAX_VOCABULARY = 262_144
+_CPU_LOGITS = 1 << 18
 
 
 def sample(
@@ -116,19 +124,30 @@ def _sample_with_torch(
     top_n: int,
 ) -> Samples:
     """The definition, cell by cell: picks each cell's logits and counters. Fields are [K], or [N * C]."""
-    rows, codebooks, _ = cond.shape
+    rows, codebooks, vocabulary = cond.shape
     position = torch.arange(rows * codebooks, device=cond.device) if cells is None else cells
-    row, codebook = position // codebooks, position % codebooks
-    request = rows_to_requests(offsets, rows)[row]
-    cell = (row - offsets[request]) * codebooks + codebook
+    request_of_row = rows_to_requests(offsets, rows)
     if uncond is not None and not len(uncond):
         uncond = None
-    if cells is None:
-        c, u = cond.flatten(0, 1), None if uncond is None else uncond.flatten(0, 1)
-    else:
+
+    def sample_some(position: Tensor) -> Samples:
+        row, codebook = position // codebooks, position % codebooks
+        request = request_of_row[row]
+        cell = (row - offsets[request]) * codebooks + codebook
         # Cells of rows without unconditional logits read those of another row, and a scale of 0 drops them again.
-        c, u = cond[row, codebook], None if uncond is None else uncond[row.clamp(max=len(uncond) - 1), codebook]
-    return sample_cells(c, u, params, request, cell, step[request], confidence, top_n)
+        u = None if uncond is None else uncond[row.clamp(max=len(uncond) - 1), codebook]
+        return sample_cells(cond[row, codebook], u, params, request, cell, step[request], confidence, top_n)
+
+    # On a CPU, what is worked on at once should stay in its cache.
+    size = max(1, _CPU_LOGITS // vocabulary) if cond.device.type == "cpu" else max(1, len(position))
+    parts = [sample_some(part) for part in position.split(size)]
+    if len(parts) == 1:
+        return parts[0]
+    status = torch.stack([part.status for part in parts])
+    fields = (None if tensors[0] is None else torch.cat(tensors) for tensors in zip(*map(_fields, parts), strict=True))
+    tokens, logprobs, scores, top_tokens, top_logprobs = fields
+    flags = (status & STATUS_NOT_FINITE).amax(0) | (status & STATUS_NOTHING_LEFT).amax(0)
+    return Samples(tokens, logprobs, scores, flags, top_tokens, top_logprobs)
 
 
 def _check_logits(cond: Tensor, uncond: Tensor | None) -> None:

@@ -50,6 +50,14 @@ def test_dtype_is_converted(tmp_path):
     assert torch.equal(module[0].weight, half["0.weight"].bfloat16())
 
 
+@pytest.mark.parametrize(("value", "dtype"), [(float("nan"), torch.float32), (1e30, torch.float16)])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, value, dtype):
+    content = tensors()
+    content["1.bias"][2] = value
+    with pytest.raises(InputError, match=r"1\.bias holds numbers that are not finite, or are too large for float"):
+        load([save(tmp_path, content)], dtype=dtype)
+
+
 def test_several_files(tmp_path):
     first = save(tmp_path, {"0.weight": tensors()["0.weight"]}, "a.safetensors")
     rest = {name: tensor for name, tensor in tensors().items() if name != "0.weight"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, resample
 from omnitts.errors import InputError
 from omnitts.model.checkpoint import MOST_LAYERS, Checkpoint, read_json, require, require_numbers
 from omnitts.model.weights import load_weights
+
+if TYPE_CHECKING:
+    from omnitts.model.frame_codec import FrameCodec
 
 MODEL_TYPE = "higgs_audio_v2_tokenizer"
 
@@ -65,28 +68,33 @@ class CodecConfig:
         return self.acoustic["hidden_size"] + self.semantic["hidden_size"]
 
 
-def load_codec(checkpoint: Checkpoint, device: str | torch.device) -> "Codec":
-    """The codec of a checkpoint, in float32, ready to decode. Raises InputError when its files do not fit together."""
-    path = checkpoint.codec_path / "config.json"
+def load_codec(checkpoint: Checkpoint, device: str | torch.device) -> "Codec | FrameCodec":
+    """The codec of a checkpoint, in float32, ready to decode; which one, the model_type in its config.json says.
+
+    Both kinds have `decode`, `encode` and `encoder`. Raises InputError when its files do not fit together.
+    """
+    from omnitts.model import frame_codec  # it builds on this module
+
+    path, files = checkpoint.codec_path / "config.json", checkpoint.codec_weight_files
     model_type = read_json(path).get("model_type")
-    if model_type != MODEL_TYPE:
-        message = f"{reprlib.repr(model_type)} is no codec known here, only {MODEL_TYPE!r} is"
+    if model_type == MODEL_TYPE:
+        config = read_codec_config(path)
+        kind, ignored = Codec, (*UNUSED_TENSORS, *ENCODER_TENSORS)
+    elif model_type == frame_codec.MODEL_TYPE:
+        config = frame_codec.read_frame_codec_config(path)
+        kind, ignored = frame_codec.FrameCodec, frame_codec.ENCODER_TENSORS
+    else:
+        known = f"{MODEL_TYPE!r} and {frame_codec.MODEL_TYPE!r}"
+        message = f"{reprlib.repr(model_type)} is no codec known here, only {known} are"
         raise InputError(message, file=path, field="model_type")
-    config = read_codec_config(path)
     model = checkpoint.config
     made, needed = (config.num_quantizers, config.codebook_size), (model.num_audio_codebook, model.audio_vocab_size - 1)
     if made != needed:
         message = "{} codebooks of {} codes, but the model speaks {} of {}: not the codec of this model"
         raise InputError(message.format(*made, *needed), file=path)
     frames = torch.zeros(1, config.num_quantizers, 2, dtype=torch.int64, device="meta")
-    codec = _build(lambda: Codec(config, checkpoint.codec_weight_files), frames, (1, 1, 2 * FRAME_SAMPLES), path)
-    load_weights(
-        codec,
-        checkpoint.codec_weight_files,
-        device=device,
-        dtype=torch.float32,
-        ignored=(*UNUSED_TENSORS, *ENCODER_TENSORS),
-    )
+    codec = build(lambda: kind(config, files), frames, (1, 1, 2 * FRAME_SAMPLES), path)
+    load_weights(codec, files, device=device, dtype=torch.float32, ignored=ignored)
     return codec
 
 
@@ -142,7 +150,7 @@ def _semantic_stride(content: dict[str, Any], path: Path) -> int:
     return stride
 
 
-def _build(make: Callable[[], nn.Module], example: Tensor, shape: tuple[int, ...], file: Path) -> Any:
+def build(make: Callable[[], nn.Module], example: Tensor, shape: tuple[int, ...], file: Path) -> Any:
     """A half of the codec on the meta device, tried there on two frames, where that computes nothing but shapes.
 
     What goes wrong is the mistake of the sizes in config.json: InputError.
@@ -190,7 +198,7 @@ class Codec(nn.Module):
         """
         codes = torch.as_tensor(codes).to(self.device, torch.int64)
         batch = codes.reshape(-1, *codes.shape[-2:])
-        with _repeatable(self.device):
+        with repeatable(self.device):
             wave = self(batch)
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
 
@@ -205,7 +213,7 @@ class Codec(nn.Module):
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
         encoder = self.encoder
-        with _repeatable(self.device):
+        with repeatable(self.device):
             features = encoder(wave)
             if not features.isfinite().all():
                 raise InputError("the codec's encoder makes no finite numbers of this recording")
@@ -220,7 +228,7 @@ class Codec(nn.Module):
         """
         config = self.config
         wave = torch.zeros(2 * FRAME_SAMPLES, device="meta")
-        encoder = _build(lambda: Encoder(config), wave, (2, config.width), config.file)
+        encoder = build(lambda: Encoder(config), wave, (2, config.width), config.file)
         load_weights(
             encoder,
             self.weight_files,
@@ -232,7 +240,7 @@ class Codec(nn.Module):
 
 
 @contextmanager
-def _repeatable(device: torch.device) -> Iterator[None]:
+def repeatable(device: torch.device) -> Iterator[None]:
     """One thread on the CPU, no TF32 on a GPU.
 
     Convolutions that are split over threads round differently: with one, the number of cores changes no sample. The

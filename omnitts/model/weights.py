@@ -15,12 +15,16 @@ from omnitts.errors import InputError
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 _NAMED_AT_MOST = 4
 
+ROW_SCALE = ".row_scale"
+"""Behind a matrix's name: what its rows of int8 are multiplied by, [rows, 1]."""
+
 # A weight-normed convolution is stored as a gain and a direction, under the names of either torch implementation.
 _PARTS = {
     ".weight_g": "gain",
     ".weight_v": "direction",
     ".parametrizations.weight.original0": "gain",
     ".parametrizations.weight.original1": "direction",
+    f".weight{ROW_SCALE}": "scale",
 }
 
 
@@ -35,7 +39,8 @@ def load_weights(
     """Fill `module`, whose parameters are on the meta device, and make it ready for inference.
 
     Every tensor of `module.state_dict()` must be in one of `files`, and every tensor in them must be in it, or match
-    one of the glob patterns `ignored`. Weight-normed weights are merged into plain ones. Tensors are read one at a
+    one of the glob patterns `ignored`. Weight-normed weights are merged into plain ones, and
+    rows of int8 multiplied by their scales. Tensors are read one at a
     time, so that the memory needed is the module's own plus one tensor. Raises InputError on a file that cannot
     be read, on missing, unexpected, misshapen and non-float tensors, all told in one message, and on a tensor with
     numbers that are not finite, or are not in `dtype`.
@@ -94,16 +99,19 @@ def _compare(wanted: dict[str, tuple[int, ...]], stored: dict[str, dict[str, str
     problems["unexpected"] = [name for name in stored if name not in wanted]
     for name in wanted.keys() & stored.keys():
         parts = stored[name]
-        if parts.keys() not in ({"plain"}, {"gain", "direction"}):
+        if parts.keys() not in ({"plain"}, {"plain", "scale"}, {"gain", "direction"}):
             problems["stored in parts that do not go together"].append(f"{name} ({', '.join(parts.values())})")
             continue
         slices = {part: handles[full].get_slice(full) for part, full in parts.items()}
-        if odd := [s.get_dtype() for s in slices.values() if s.get_dtype() not in _FLOATS]:
+        allowed = _FLOATS | {"I8"} if "scale" in parts else _FLOATS
+        if odd := [s.get_dtype() for s in slices.values() if s.get_dtype() not in allowed]:
             problems["not floating-point"].append(f"{name} ({odd[0]})")
         shapes = {part: tuple(s.get_shape()) for part, s in slices.items()}
         shape = shapes["plain"] if "plain" in shapes else shapes["direction"]
         if shape != wanted[name]:
             problems["misshapen"].append(f"{name} {list(shape)} instead of {list(wanted[name])}")
+        elif "scale" in shapes and shapes["scale"] != (shape[0], 1):
+            problems["misshapen"].append(f"{parts['scale']} {list(shapes['scale'])} for {list(shape)}")
         elif "gain" in shapes and not _is_gain_of(shapes["gain"], shape):
             problems["misshapen"].append(f"{parts['gain']} {list(shapes['gain'])} for {list(shape)}")
     return "; ".join(f"{kind}: {_some(sorted(names))}" for kind, names in problems.items() if names)
@@ -120,6 +128,8 @@ def _some(names: list[str]) -> str:
 
 def _read(parts: dict[str, str], handles: dict) -> Tensor:
     tensors = {part: handles[name].get_tensor(name) for part, name in parts.items()}
+    if "scale" in tensors:
+        return tensors["plain"].float() * tensors["scale"].float()
     if "plain" in tensors:
         return tensors["plain"]
     return merge_weight_norm(tensors["gain"], tensors["direction"])

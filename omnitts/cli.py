@@ -238,8 +238,8 @@ def synth(
 
 
 BUNDLED_NOTE = (
-    "note: using the bundled checkpoint, which is random and makes noise, to try the tool with; "
-    "for speech: --model k2-fsa/OmniVoice"
+    "note: using the bundled checkpoint, mini: a small model of English in two synthetic voices; "
+    "for the full one, of all voices and languages: --model k2-fsa/OmniVoice"
 )
 
 

@@ -126,9 +126,9 @@ def test_quiet_says_nothing(run, manifest, tmp_path, checkpoint_dir):
     assert run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, "--quiet", *FAST) == (0, "", "")
 
 
-def test_the_bundled_checkpoint_says_that_it_makes_noise(run, manifest, tmp_path):
+def test_the_bundled_checkpoint_says_what_it_is(run, manifest, tmp_path):
     code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", *FAST)
-    assert code == 0 and "noise" in said and "k2-fsa/OmniVoice" in said
+    assert code == 0 and "mini" in said and "k2-fsa/OmniVoice" in said
     assert (tmp_path / "o" / "000001.wav").exists()
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from omnitts.model.weights import ROW_SCALE
-from scripts.make_random_checkpoint import byte_tokenizer, tokenizer_config, write_json
+from scripts.make_random_checkpoint import byte_tokenizer, preprocessor_config, tokenizer_config, write_json
 from training import codec, model
 from training.pieces import load_pieces
 
@@ -44,6 +44,7 @@ def export_model(folder: Path, out: Path) -> None:
 def export_codec(folder: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "config.json", codec.SIZES)
+    write_json(out / "preprocessor_config.json", preprocessor_config())
     stored = load_pieces(folder, "codec")
     tensors = {name.removeprefix("codec."): t for name, t in stored.items() if name.startswith(("codec.", "encoder."))}
     save(out / "model.safetensors", tensors)

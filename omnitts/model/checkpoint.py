@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from omnitts.model.backbone import OmniVoice
 
 BUNDLED = Path(__file__).parents[1] / "checkpoints"
-DEFAULT_MODEL = "noise"
+DEFAULT_MODEL = "mini"
 CODEC_REPO = "eustlb/higgs-audio-v2-tokenizer"
 """Hub repository of the codec, for a checkpoint that comes without its audio_tokenizer folder."""
 

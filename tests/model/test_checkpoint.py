@@ -263,8 +263,8 @@ def test_tokenizer_of_another_kind(folder):
 
 
 def test_bundled_model_is_the_default():
-    assert bundled_models() == ["noise"]
-    assert resolve_model(None) == resolve_model("noise")
+    assert bundled_models() == ["mini", "noise"]
+    assert resolve_model(None) == resolve_model("mini")
     opened = open_checkpoint(resolve_model(None))
     load_model(opened, "cpu", torch.float32)
     load_tokenizer(opened)
@@ -286,7 +286,7 @@ def test_folder_goes_before_a_bundled_name(tmp_path, monkeypatch):
 def test_path_that_does_not_exist(name):
     with pytest.raises(InputError) as caught:
         resolve_model(name)
-    assert str(caught.value).startswith(f"{name}: no such folder: a model is a folder, a bundled name (noise)")
+    assert str(caught.value).startswith(f"{name}: no such folder: a model is a folder, a bundled name (mini, noise)")
 
 
 def test_what_is_no_path_at_all():

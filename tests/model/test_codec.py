@@ -116,7 +116,7 @@ def test_encoder_is_built_at_first_use(checkpoint_dir):
 
 
 def test_bundled_codec_is_audible():
-    codec = load_codec(open_checkpoint(resolve_model(None)), "cpu")
+    codec = load_codec(open_checkpoint(resolve_model("noise")), "cpu")
     wave = codec.decode(np.random.default_rng(0).integers(0, 1024, (8, 50)))
     assert np.isfinite(wave).all()
     assert 0.03 < np.sqrt(np.mean(wave**2)) < 0.3

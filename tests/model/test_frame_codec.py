@@ -163,7 +163,7 @@ def test_a_damaged_encoder_is_refused_when_it_is_needed(folder):
     tensors["encoder.project.bias"][0] = torch.nan
     save_file(tensors, path)
     codec = load_codec(open_checkpoint(folder), "cpu")
-    with pytest.raises(InputError, match="encoder.project.bias holds numbers that are not finite"):
+    with pytest.raises(InputError, match=r"encoder\.project\.bias holds numbers that are not finite"):
         codec.encode(np.zeros(960, np.float32))
 
 

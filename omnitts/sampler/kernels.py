@@ -28,7 +28,10 @@ from omnitts.sampler.params import CONFIDENCES, STATUS_NOT_FINITE, STATUS_NOTHIN
 from omnitts.sampler.philox import LEAST_UNIFORM, MOST_UNIFORM, TOKEN_STREAM
 
 SMALL_VOCABULARY = 4096  # up to here a row is kept in registers
-LARGE_BLOCK = 1024
+# Of a large one: tokens at once for the noise; lanes of eight neighbours for all other passes; threads and registers.
+# The fastest of ten on an H200: wider tiles spill, narrower ones leave too few bytes on their way from memory.
+LARGE_BLOCK = 2048
+LARGE_LANES = 256
 LARGE_WARPS = 4
 LARGE_REGISTERS = 80
 REGISTERS = 128  # a thread; what is left over is in rare paths, and more would leave too few threads to hide latency
@@ -53,6 +56,7 @@ _2_32 = tl.constexpr(2.0**-32)
 _LEAST_V, _MOST_V = tl.constexpr(LEAST_UNIFORM), tl.constexpr(MOST_UNIFORM)
 _NINF = tl.constexpr(float("-inf"))
 _NO_ID = tl.constexpr(2**30)  # above every token id
+_LEAST_INT = tl.constexpr(-(2**31))
 
 
 class _Shape(NamedTuple):
@@ -151,9 +155,21 @@ def sample_with_triton(
         _small_kernel[(count,)](*arguments, HEAD=head, TAIL=tail, num_warps=warps, maxnreg=REGISTERS, **settings)
     elif count:
         _large_kernel[(count,)](
-            *arguments, BLOCK=LARGE_BLOCK, num_warps=LARGE_WARPS, maxnreg=LARGE_REGISTERS, **settings
+            *arguments,
+            ALIGNED=_aligned(cond) and _aligned(other),
+            LANES=LARGE_LANES,
+            BLOCK=LARGE_BLOCK,
+            num_warps=LARGE_WARPS,
+            maxnreg=LARGE_REGISTERS,
+            **settings,
         )
     return Samples(tokens, logprobs, scores, status, top_tokens, top_logprobs)
+
+
+def _aligned(logits: Tensor) -> bool:
+    """Whether every cell's logits are neighbours, and begin at a multiple of 16 numbers."""
+    row, codebook, token = logits.stride()
+    return token == 1 and row % 16 == 0 and codebook % 16 == 0 and logits.data_ptr() % 32 == 0
 
 
 # ---- Bits that must equal those of exact.py and philox.py ----
@@ -294,20 +310,34 @@ def _request_of(line, offsets, requests):
 
 
 @triton.jit
+def _place_of(place, cells, offsets, requests, SHAPE: tl.constexpr, HAS_CELLS: tl.constexpr):
+    """Line and codebook of the logits that a program works on, and their request."""
+    position = tl.load(cells + place).to(tl.int32) if HAS_CELLS else place
+    line = position // SHAPE.codebooks
+    return line, position % SHAPE.codebooks, _request_of(line, offsets, requests)
+
+
+@triton.jit
 def _guide(c, u, scale):
     """Guided scores of conditional and unconditional logits that have their maxima taken off."""
     return tl.where(c == _NINF, _NINF, tl.fma(_full(c, scale), c - u, c))
 
 
 @triton.jit
-def _scores(row, ids, SHAPE: tl.constexpr):
-    """Scores at any ids, also of forbidden tokens; -inf beyond the vocabulary."""
-    real = ids < SHAPE.vocabulary
-    x = tl.load(row.cond + ids * SHAPE.cond_id, mask=real, other=_NINF).to(tl.float32) - row.cond_top
+def _scores(row, ids, SHAPE: tl.constexpr, INSIDE: tl.constexpr = False):
+    """Scores at any ids, also of forbidden tokens; -inf beyond the vocabulary, unless all ids are inside."""
+    x = _logits(row.cond + ids * SHAPE.cond_id, ids, SHAPE, INSIDE) - row.cond_top
     if row.guided:
-        u = tl.load(row.uncond + ids * SHAPE.uncond_id, mask=real, other=_NINF).to(tl.float32) - row.uncond_top
-        x = _guide(x, u, row.scale)
+        x = _guide(x, _logits(row.uncond + ids * SHAPE.uncond_id, ids, SHAPE, INSIDE) - row.uncond_top, row.scale)
     return x
+
+
+@triton.jit
+def _logits(places, ids, SHAPE: tl.constexpr, INSIDE: tl.constexpr):
+    if INSIDE:
+        return tl.load(places).to(tl.float32)
+    else:
+        return tl.load(places, mask=ids < SHAPE.vocabulary, other=_NINF).to(tl.float32)
 
 
 @triton.jit
@@ -394,10 +424,14 @@ def _bounds(scores, draw, first, SIZE: tl.constexpr):
         c0, c1, c2, c3 = _philox(draw.seed, draw.step, draw.cell, first // 8 + tl.arange(0, SIZE // 8), _TOKEN_STREAM)
         halves = tl.join(tl.join(_halves(c0), _halves(c2)), tl.join(_halves(c1), _halves(c3)))
         words = halves.reshape(SIZE // 1024, 128, 8).permute(0, 2, 1).reshape(SIZE)
-        bits = words.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32)
-        rest = 159 * _LN2 - draw.best * draw.inverse_temperature
-        noise = tl.fma(bits, _full(bits, -_LN2 / 2**23), _full(bits, rest))
-        return _group_max(tl.fma(scores, _full(scores, draw.inverse_temperature), noise), SIZE)
+        return _group_max(_bound(scores, words, draw, -draw.best * draw.inverse_temperature), SIZE)
+
+
+@triton.jit
+def _bound(scores, words, draw, rest):
+    bits = words.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32)
+    noise = tl.fma(bits, _full(bits, -_LN2 / 2**23), _full(bits, 159 * _LN2 + rest))
+    return tl.fma(scores, _full(scores, draw.inverse_temperature), noise)
 
 
 @triton.jit
@@ -541,10 +575,7 @@ def _small_kernel(
     FORBIDDEN: tl.constexpr = SHAPE.forbidden
     ids_b = HEAD + tl.arange(0, TAIL)
     place = tl.program_id(0)
-    position = tl.load(cells + place).to(tl.int32) if HAS_CELLS else place
-    line = position // SHAPE.codebooks
-    codebook = position % SHAPE.codebooks
-    request = _request_of(line, offsets, requests)
+    line, codebook, request = _place_of(place, cells, offsets, requests, SHAPE, HAS_CELLS)
     scale = tl.load(guidance_scales + request)
     guided = (scale != 0) & (line < guided_rows)
     cond_at = cond + line.to(tl.int64) * cond_row + codebook * cond_codebook
@@ -678,20 +709,136 @@ def _passes(draw, limit, a, b, ids_b, score, token, HEAD: tl.constexpr):
 
 
 @triton.jit
-def _chunk(row, start, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
-    """Scores of the ids start .. start + BLOCK, -inf where forbidden, and the ids."""
-    ids = start + tl.arange(0, BLOCK)
-    return _forbid_chunk(row, _scores(row, ids, SHAPE), start, SHAPE, BLOCK), ids
+def _hit(row, start, SHAPE: tl.constexpr, SIZE: tl.constexpr):
+    """Whether a forbidden id is among start .. start + SIZE."""
+    FORBIDDEN: tl.constexpr = SHAPE.forbidden
+    hit = start < 0
+    for i in tl.static_range(FORBIDDEN):
+        forbidden = tl.load(row.forbidden + i)
+        hit = hit | ((forbidden >= start) & (forbidden < start + SIZE))
+    return hit
 
 
 @triton.jit
-def _forbid_chunk(row, scores, start, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
-    FORBIDDEN: tl.constexpr = SHAPE.forbidden
-    for i in tl.static_range(FORBIDDEN):
-        forbidden = tl.load(row.forbidden + i)
-        if (forbidden >= start) & (forbidden < start + BLOCK):
-            scores = tl.where(start + tl.arange(0, BLOCK) == forbidden, _NINF, scores)
-    return scores
+def _chunk(row, start, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Scores of the ids start .. start + BLOCK, -inf where forbidden, and the ids."""
+    ids = start + tl.arange(0, BLOCK)
+    scores = _scores(row, ids, SHAPE)
+    if _hit(row, start, SHAPE, BLOCK):
+        scores = _forbid(row, scores, ids, SHAPE)
+    return scores, ids
+
+
+@triton.jit
+def _tile_ids(start, LANES: tl.constexpr):
+    return (start + tl.arange(0, LANES * 8)).reshape(LANES, 8)
+
+
+@triton.jit
+def _tile(row, start, SHAPE: tl.constexpr, LANES: tl.constexpr, FULL: tl.constexpr):
+    """Scores of the ids start .. start + 8 * LANES, [LANES, 8], also of forbidden ones: neighbours share a lane."""
+    return _scores(row, start + tl.arange(0, LANES * 8), SHAPE, FULL).reshape(LANES, 8)
+
+
+class _Lanes(NamedTuple):
+    """What one pass finds out about each lane's scores."""
+
+    top: tl.tensor
+    total: tl.tensor  # of exp(score - top)
+    allowed: tl.tensor  # the highest score that is not forbidden
+    start: tl.tensor  # of the first tile that has it
+    mass: tl.tensor  # of exp((score - allowed) / temperature), of those that are not forbidden
+
+
+@triton.jit
+def _add_tile(row, lanes, start, exponent, tempered, SHAPE: tl.constexpr, LANES: tl.constexpr, FULL: tl.constexpr):
+    """Brings a tile into the lanes' sums; what was summed before is scaled to a new maximum once a tile."""
+    x = _tile(row, start, SHAPE, LANES, FULL)
+    tile_top = tl.max(x, 1)
+    top = tl.maximum(lanes.top, tile_top)
+    level = _finite_or_zero(top)
+    total = lanes.total * tl.exp2((lanes.top - level) * _INVERSE_LN2)
+    total += tl.sum(tl.exp2((x - level[:, None]) * _INVERSE_LN2), 1)
+    if _hit(row, start, SHAPE, LANES * 8):
+        x = _forbid(row, x, _tile_ids(start, LANES), SHAPE)
+        tile_top = tl.max(x, 1)
+    allowed = tl.maximum(lanes.allowed, tile_top)
+    mass = lanes.mass
+    if tempered:
+        level = _finite_or_zero(allowed)
+        mass = mass * tl.exp2((lanes.allowed - level) * exponent)
+        mass += tl.sum(tl.exp2((x - level[:, None]) * exponent), 1)
+    return _Lanes(top, total, allowed, tl.where(tile_top > lanes.allowed, start, lanes.start), mass)
+
+
+@triton.jit
+def _scan(row, exponent, tempered, SHAPE: tl.constexpr, LANES: tl.constexpr):
+    """Maxima and sums over a whole row, lane by lane; exponent is log2(e) over the temperature."""
+    TILE: tl.constexpr = LANES * 8
+    FULL: tl.constexpr = SHAPE.vocabulary // TILE * TILE
+    lowest = tl.full([LANES], _NINF, tl.float32)
+    zero = tl.zeros([LANES], tl.float32)
+    lanes = _Lanes(lowest, zero, lowest, tl.zeros([LANES], tl.int32), zero)
+    for start in range(0, FULL, TILE):
+        lanes = _add_tile(row, lanes, start, exponent, tempered, SHAPE, LANES, True)
+    if SHAPE.vocabulary > FULL:
+        lanes = _add_tile(row, lanes, FULL, exponent, tempered, SHAPE, LANES, False)
+    return lanes
+
+
+@triton.jit
+def _merged(sums, tops, level, exponent):
+    """The lanes' sums, each of exponentials against its own maximum, as one against `level`."""
+    return tl.sum(sums * tl.exp2((tops - level) * exponent), 0)
+
+
+@triton.jit
+def _first_of(row, lanes, best, SHAPE: tl.constexpr, LANES: tl.constexpr):
+    """The lowest id of the best score that is not forbidden: it lies in the first such tile of its lane."""
+    ids = lanes.start[:, None] + (tl.arange(0, LANES) * 8)[:, None] + tl.arange(0, 8)[None, :]
+    # The other lanes look beyond the vocabulary, where nothing is read.
+    ids = tl.where((lanes.allowed == best)[:, None], ids, SHAPE.vocabulary)
+    scores = _forbid(row, _scores(row, ids, SHAPE), ids, SHAPE)
+    return tl.min(tl.min(tl.where(scores == best, ids, _NO_ID), 1), 0)
+
+
+@triton.jit
+def _first_in_chunks(row, best, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    which = tl.full([BLOCK], _NO_ID, tl.int32)
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        which = tl.minimum(which, tl.where(scores == best, ids, _NO_ID))
+    return tl.min(which, 0)
+
+
+@triton.jit
+def _tops(cond_at, uncond_at, SHAPE: tl.constexpr, LANES: tl.constexpr):
+    """The maxima of a row's conditional and unconditional logits."""
+    cond = tl.full([LANES * 8], _NINF, tl.float32)
+    uncond = tl.full([LANES * 8], _NINF, tl.float32)
+    for start in range(0, SHAPE.vocabulary, LANES * 8):
+        ids = start + tl.arange(0, LANES * 8)
+        real = ids < SHAPE.vocabulary
+        c = tl.load(cond_at + ids * SHAPE.cond_id, mask=real, other=_NINF).to(tl.float32)
+        u = tl.load(uncond_at + ids * SHAPE.uncond_id, mask=real, other=_NINF).to(tl.float32)
+        cond = tl.maximum(cond, c)
+        uncond = tl.maximum(uncond, u)
+    return _finite_or_zero(tl.max(cond, 0)), _finite_or_zero(tl.max(uncond, 0))
+
+
+@triton.jit
+def _next_best(row, last, last_id, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """The score and the token that follow in the order from the likeliest down."""
+    value = tl.full([BLOCK], _NINF, tl.float32)
+    which = tl.full([BLOCK], _NO_ID, tl.int32)
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        scores = tl.where((scores < last) | ((scores == last) & (ids > last_id)), scores, _NINF)
+        better = scores > value
+        which = tl.where(better, ids, which)
+        value = tl.where(better, scores, value)
+    best = tl.max(value, 0)
+    return best, tl.min(tl.where(value == best, which, _NO_ID), 0)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -725,72 +872,62 @@ def _large_kernel(
     HAS_CELLS: tl.constexpr,
     CONFIDENCE: tl.constexpr,
     TOP_N: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     place = tl.program_id(0)
-    position = tl.load(cells + place).to(tl.int32) if HAS_CELLS else place
-    line = position // SHAPE.codebooks
-    codebook = position % SHAPE.codebooks
-    cond_at = cond + line.to(tl.int64) * cond_row + codebook * cond_codebook
-    uncond_at = uncond + line.to(tl.int64) * uncond_row + codebook * uncond_codebook
-    request = _request_of(line, offsets, requests)
+    line, codebook, request = _place_of(place, cells, offsets, requests, SHAPE, HAS_CELLS)
+    cond_at = line.to(tl.int64) * cond_row + codebook * cond_codebook
+    uncond_at = line.to(tl.int64) * uncond_row + codebook * uncond_codebook
     scale = tl.load(guidance_scales + request)
     forbidden = forbiddens + request * SHAPE.forbidden
     guided = (scale != 0) & (line < guided_rows)
-
-    # The maxima of the logits and of the scores, and the score of the likeliest token that is not forbidden.
-    highest = tl.full([BLOCK], _NINF, tl.float32)
-    allowed = tl.full([BLOCK], _NINF, tl.float32)
-    uncond_highest = tl.full([BLOCK], _NINF, tl.float32)
-    nowhere = tl.full([], 0.0, tl.float32)
-    row = _Row(cond_at, uncond_at, nowhere, nowhere, scale != scale, scale, forbidden)
-    for start in range(0, SHAPE.vocabulary, BLOCK):
-        logits = _scores(row, start + tl.arange(0, BLOCK), SHAPE)
-        highest = tl.maximum(highest, logits)
-        allowed = tl.maximum(allowed, _forbid_chunk(row, logits, start, SHAPE, BLOCK))
-        if guided:
-            ids = start + tl.arange(0, BLOCK)
-            u = tl.load(uncond_at + ids * SHAPE.uncond_id, mask=ids < SHAPE.vocabulary, other=_NINF).to(tl.float32)
-            uncond_highest = tl.maximum(uncond_highest, u)
-    cond_top = _finite_or_zero(tl.max(highest, 0))
-    uncond_top = _finite_or_zero(tl.max(uncond_highest, 0))
-    row = _Row(cond_at, uncond_at, cond_top, uncond_top, guided, scale, forbidden)
-    shift = cond_top * 0.0
-    best = tl.max(allowed, 0) - cond_top
-    if guided:
-        highest = tl.full([BLOCK], _NINF, tl.float32)
-        allowed = tl.full([BLOCK], _NINF, tl.float32)
-        for start in range(0, SHAPE.vocabulary, BLOCK):
-            scores = _scores(row, start + tl.arange(0, BLOCK), SHAPE)
-            highest = tl.maximum(highest, scores)
-            allowed = tl.maximum(allowed, _forbid_chunk(row, scores, start, SHAPE, BLOCK))
-        shift = _finite_or_zero(tl.max(highest, 0))
-        best = tl.max(allowed, 0)
-
-    # The sum of the exponentials, and that of the masses if it is needed; the first token of the best score.
     temperature = tl.load(temperatures + request)
     cell = (line - tl.load(offsets + request)) * SHAPE.codebooks + codebook
+
+    # The same pointers twice. Known to be multiples of 16 bytes they bring vector loads, which give each thread a run
+    # of neighbours: fast, but not how the noise lies over the threads.
+    cond_wide = cond + (cond_at // 16 * 16 if ALIGNED else cond_at)
+    uncond_wide = uncond + (uncond_at // 16 * 16 if ALIGNED else uncond_at)
+    zero = tl.full([], 0.0, tl.float32)
+    cond_top = zero
+    uncond_top = zero
+    if guided:
+        cond_top, uncond_top = _tops(cond_wide, uncond_wide, SHAPE, LANES)
+    wide = _Row(cond_wide, uncond_wide, cond_top, uncond_top, guided, scale, forbidden)
+    best = zero
     draw = _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE)
-    total = tl.zeros([BLOCK], tl.float32)
-    masses = tl.zeros([BLOCK], tl.int64)
-    which = tl.full([BLOCK], _NO_ID, tl.int32)
-    for start in range(0, SHAPE.vocabulary, BLOCK):
-        ids = start + tl.arange(0, BLOCK)
-        scores = _scores(row, ids, SHAPE)
-        total += _shares(scores, shift)
-        scores = _forbid_chunk(row, scores, start, SHAPE, BLOCK)
-        which = tl.minimum(which, tl.where(scores == best, ids, _NO_ID))
-        if (temperature > 0) & (draw.top_p < 1):
-            masses += _mass(scores, draw)
-    log_sum = tl.log(tl.sum(total, 0)) - _residue(shift)
+    exponent = draw.inverse_temperature * _INVERSE_LN2
+    lanes = _scan(wide, exponent, (temperature > 0) & (draw.top_p < 1), SHAPE, LANES)
+    top = tl.max(lanes.top, 0)
+    best = tl.max(lanes.allowed, 0)
+    shift = _finite_or_zero(top)
+    log_sum = tl.log(_merged(lanes.total, lanes.top, shift, _INVERSE_LN2))
     broken = log_sum != log_sum
     nothing = (best == _NINF) & (broken == 0)
     failed = broken | nothing
-    first = tl.min(which, 0)
+    first = _first_of(wide, lanes, best, SHAPE, LANES)
+    mass = _merged(lanes.mass, lanes.allowed, best, exponent)
+    bound = _least_of_best(lanes.allowed, draw.keep, LANES)
+    if guided == 0:
+        # What was scanned were bare logits: scores have their maximum taken off.
+        cond_top = shift
+        if (best < top) & (failed == 0):
+            # Rounding may make equals of logits that are far below a forbidden one, and the sum is off with it.
+            bare = _Row(cond_wide, uncond_wide, cond_top, cond_top, guided, scale, forbidden)
+            first = _first_in_chunks(bare, best - shift, SHAPE, BLOCK)
+            mass = float("nan")
+        best = best - shift
+        bound = bound - shift
+        shift = zero
+    wide = _Row(cond_wide, uncond_wide, cond_top, uncond_top, guided, scale, forbidden)
+    row = _Row(cond + cond_at, uncond + uncond_at, cond_top, uncond_top, guided, scale, forbidden)
     token = first
     score = best
     if (temperature > 0) & (failed == 0):
-        token, score = _draw_large(row, draw, tl.sum(masses, 0), SHAPE, BLOCK)
+        draw = _draw_of(request, cell, best, temperature, top_ratios, top_ks, top_ps, min_ps, seeds, steps, SHAPE)
+        token, score = _draw_large(row, wide, draw, mass, bound, SHAPE, LANES, BLOCK)
 
     logprob = score - shift - log_sum
     if CONFIDENCE == 0:
@@ -802,7 +939,7 @@ def _large_kernel(
     else:
         sums = tl.zeros([BLOCK], tl.float32)
         for start in range(0, SHAPE.vocabulary, BLOCK):
-            scores, ids = _chunk(row, start, SHAPE, BLOCK)
+            scores, _ = _chunk(row, start, SHAPE, BLOCK)
             each = scores - shift - log_sum
             sums += tl.where(each > _NINF, tl.exp(each) * each, 0.0)
         confidence = tl.sum(sums, 0)
@@ -829,51 +966,79 @@ def _large_kernel(
 
 
 @triton.jit
-def _next_best(row, last, last_id, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
-    """The score and the token that follow in the order from the likeliest down."""
-    value = tl.full([BLOCK], _NINF, tl.float32)
-    which = tl.full([BLOCK], _NO_ID, tl.int32)
-    for start in range(0, SHAPE.vocabulary, BLOCK):
-        scores, ids = _chunk(row, start, SHAPE, BLOCK)
-        scores = tl.where((scores < last) | ((scores == last) & (ids > last_id)), scores, _NINF)
-        better = scores > value
-        which = tl.where(better, ids, which)
-        value = tl.where(better, scores, value)
-    best = tl.max(value, 0)
-    return best, tl.min(tl.where(value == best, which, _NO_ID), 0)
+def _least_of_best(values, keep, LANES: tl.constexpr):
+    """The keep-th largest of the lanes' best scores, -inf if there are not so many lanes.
+
+    As many tokens are at least as likely, so no token below it is among the `keep` likeliest of all. Found bit by bit:
+    the largest number that `keep` values reach.
+    """
+    ordered = _ordered(values.to(tl.int32, bitcast=True))
+    least = keep * 0 + _LEAST_INT
+    if keep <= LANES:
+        step = keep * 0 + _LEAST_INT  # the sign's bit; added to the least number of all it gives 0
+        for _ in range(32):
+            trial = least + step
+            reached = tl.sum((ordered >= trial).to(tl.int32), 0) >= keep
+            least = tl.where(reached, trial, least)
+            step = (step >> 1) & 0x7FFFFFFF
+    return tl.where(keep <= LANES, _ordered(least).to(tl.float32, bitcast=True), _NINF)
 
 
 @triton.jit
-def _draw_large(row, draw, mass, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
-    """The Gumbel-max token among those that pass the filters, and its score; mass is that of all tokens."""
-    limit = draw.top_p.to(tl.float64) * mass.to(tl.float64)
-    pivot = draw.best * 0.0 + _NINF
-    pivot_id = draw.keep * 0
+def _draw_large(row, wide, draw, mass, bound, SHAPE: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    """The Gumbel-max token among those that pass the filters, and its score.
+
+    mass: about that of all tokens, or NaN; bound: no score below it is among the `keep` best, or -inf.
+    """
+    pivot = bound
+    pivot_id = tl.where(bound > _NINF, _NO_ID, 0)
     searching = draw.keep > 0
     while searching:
-        pivot_id, pivot = _best_above(row, draw, pivot, pivot_id, SHAPE, BLOCK)
-        searching = _passes_large(row, draw, limit, pivot, pivot_id, SHAPE, BLOCK) == 0
+        pivot_id, pivot = _best_above(row, wide, draw, pivot, pivot_id, SHAPE, LANES, BLOCK)
+        searching = _passes_large(row, wide, draw, mass, pivot, pivot_id, SHAPE, LANES, BLOCK) == 0
     return pivot_id, pivot
 
 
 @triton.jit
-def _best_above(row, draw, pivot, pivot_id, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+def _bounds_at(row, draw, start, pivot, pivot_id, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """What `_bounds` gives for the tokens of start .. start + BLOCK above the pivot, and reads their logits itself.
+
+    A group's tokens are taken one after the other, so that each stays with the thread that has its random words.
+    """
+    groups = _groups(start, BLOCK)
+    first = ((groups >> 7) << 10) + (groups & 127)
+    words = _philox(draw.seed, draw.step, draw.cell, groups, _TOKEN_STREAM)
+    hit = _hit(row, start, SHAPE, BLOCK)
+    rest = -draw.best * draw.inverse_temperature
+    bounds = tl.full(groups.shape, _NINF, tl.float32)
+    for part in tl.static_range(8):
+        ids = first + 128 * part
+        scores = _scores(row, ids, SHAPE)
+        if hit:
+            scores = _forbid(row, scores, ids, SHAPE)
+        if pivot > _NINF:
+            scores = tl.where(_above(scores, ids, pivot, pivot_id), scores, _NINF)
+        half = words[part % 4] << 16 if part < 4 else words[part % 4] & 0xFFFF0000
+        bounds = tl.maximum(bounds, _bound(scores, half, draw, rest))
+    return bounds
+
+
+@triton.jit
+def _best_above(row, wide, draw, pivot, pivot_id, SHAPE: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
     """The token of the best noisy score among those above the pivot, and its score.
 
-    Each lane remembers its highest bound with its group, and how high the next was. Only if that might have won,
-    which is rare, is every noisy score computed exactly.
+    Each lane remembers its highest bound with its group, and how high the next was. Only if that might have won, which
+    is rare, are all groups gone through once more, now with the score that they have to reach.
     """
     group = _groups(0, BLOCK)
     bound = tl.full(group.shape, _NINF, tl.float32)
     second = tl.full(group.shape, _NINF, tl.float32)
     for start in range(0, SHAPE.vocabulary, BLOCK):
-        scores, ids = _chunk(row, start, SHAPE, BLOCK)
         some = pivot == _NINF
         if pivot > _NINF:
-            scores = tl.where(_above(scores, ids, pivot, pivot_id), scores, _NINF)
-            some = tl.max(scores, 0) > _NINF
+            some = tl.max(tl.max(_tile(wide, start, SHAPE, BLOCK // 8, False), 1), 0) >= pivot
         if some:
-            new = _bounds(scores, draw, start, BLOCK)
+            new = _bounds_at(row, draw, start, pivot, pivot_id, SHAPE, BLOCK)
             better = new > bound
             second = tl.maximum(second, tl.minimum(new, bound))
             group = tl.where(better, _groups(start, BLOCK), group)
@@ -881,33 +1046,79 @@ def _best_above(row, draw, pivot, pivot_id, SHAPE: tl.constexpr, BLOCK: tl.const
     nothing = draw.best * 0.0 + _NINF
     top, token, score = _search(row, draw, bound, group, pivot, pivot_id, nothing, pivot_id, pivot, SHAPE)
     if _reaches(tl.max(second, 0), top, draw):
-        top_here = tl.full([BLOCK], _NINF, tl.float32)
-        token_here = tl.full([BLOCK], _NO_ID, tl.int32)
         for start in range(0, SHAPE.vocabulary, BLOCK):
-            scores, ids = _chunk(row, start, SHAPE, BLOCK)
-            noisy = tl.where(_above(scores, ids, pivot, pivot_id), _noisy(scores, ids, draw), _NINF)
-            better = noisy > top_here
-            token_here = tl.where(better, ids, token_here)
-            top_here = tl.where(better, noisy, top_here)
-        top = tl.max(top_here, 0)
-        token = tl.min(tl.where(top_here == top, token_here, _NO_ID), 0)
-        score = tl.max(_scores(row, token + tl.arange(0, 2) * 0, SHAPE), 0)
+            new = _bounds_at(row, draw, start, pivot, pivot_id, SHAPE, BLOCK)
+            groups = _groups(start, BLOCK)
+            top, token, score = _search(row, draw, new, groups, pivot, pivot_id, top, token, score, SHAPE)
     return token, score
 
 
 @triton.jit
-def _passes_large(row, draw, limit, score, token, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
-    """Whether a token passes the filters; the likeliest always does."""
-    above = draw.keep * 0
-    mass = tl.zeros([], tl.int64)
-    for start in range(0, SHAPE.vocabulary, BLOCK):
-        scores, ids = _chunk(row, start, SHAPE, BLOCK)
-        up = _above(scores, ids, score, token)
-        here = tl.sum(up.to(tl.int32), 0)
-        above += here
-        if (draw.top_p < 1) & (here > 0):
-            mass += tl.sum(_mass(tl.where(up, scores, _NINF), draw), 0)
-    passed = (above < draw.keep) & ((mass.to(tl.float64) < limit) | (draw.top_p >= 1))
+def _add_above(
+    row,
+    draw,
+    start,
+    score,
+    token,
+    above,
+    before,
+    exponent,
+    SHAPE: tl.constexpr,
+    LANES: tl.constexpr,
+    INSIDE: tl.constexpr,
+):
+    """Counts a tile's tokens above one, lane by lane, and adds up their shares."""
+    scores = _tile(row, start, SHAPE, LANES, INSIDE)
+    if _hit(row, start, SHAPE, LANES * 8):
+        scores = _forbid(row, scores, _tile_ids(start, LANES), SHAPE)
+    up = _above(scores, _tile_ids(start, LANES), score, token)
+    if draw.top_p < 1:
+        # Masked before the exponential: done after it, compilers would take all of them out of the branch.
+        before += tl.sum(tl.exp2((tl.where(up, scores, _NINF) - draw.best) * exponent), 1)
+    return above + tl.sum(up.to(tl.int32), 1), before
+
+
+@triton.jit
+def _passes_large(row, wide, draw, mass, score, token, SHAPE: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    """Whether a token passes the filters; the likeliest always does.
+
+    Shares of probability are first taken from fast exponentials. Against the definition's whole numbers of 2**-30 each
+    is off by one of them at most, and by a relative 1e-4, which is plenty for exponents down to where 2**-30 is and for
+    sums of some hundred numbers a lane. Only when that leaves the answer open are the whole numbers summed.
+    """
+    passed = draw.keep > 0
+    if (draw.keep < SHAPE.vocabulary) | (draw.top_p < 1):
+        exponent = draw.inverse_temperature * _INVERSE_LN2
+        TILE: tl.constexpr = LANES * 8
+        FULL: tl.constexpr = SHAPE.vocabulary // TILE * TILE
+        above = tl.zeros([LANES], tl.int32)
+        before = tl.zeros([LANES], tl.float32)
+        for start in range(0, FULL, TILE):
+            above, before = _add_above(wide, draw, start, score, token, above, before, exponent, SHAPE, LANES, True)
+        if SHAPE.vocabulary > FULL:
+            above, before = _add_above(wide, draw, FULL, score, token, above, before, exponent, SHAPE, LANES, False)
+        passed = tl.sum(above, 0) < draw.keep
+        if passed & (draw.top_p < 1):
+            distance = draw.top_p * mass - tl.sum(before, 0)
+            unsure = 2e-4 * mass + SHAPE.vocabulary * 2.0**-29
+            if tl.abs(distance) > unsure:
+                passed = distance > 0
+            else:  # also where the mass is NaN, not known
+                passed = _passes_exactly(row, draw, score, token, SHAPE, BLOCK)
     if draw.min_p > 0:
         passed = passed & (_exp(_scaled(score, draw)) >= draw.min_p)
     return passed
+
+
+@triton.jit
+def _passes_exactly(row, draw, score, token, SHAPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Whether a token passes top_p by the definition's own sums."""
+    total = tl.zeros([BLOCK], tl.int64)
+    before = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, SHAPE.vocabulary, BLOCK):
+        scores, ids = _chunk(row, start, SHAPE, BLOCK)
+        mass = _mass(scores, draw)
+        total += mass
+        before += tl.where(_above(scores, ids, score, token), mass, 0)
+    limit = draw.top_p.to(tl.float64) * tl.sum(total, 0).to(tl.float64)
+    return tl.sum(before, 0).to(tl.float64) < limit

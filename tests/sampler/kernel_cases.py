@@ -61,7 +61,7 @@ def small(device: str) -> int:
 
 def large(device: str) -> int:
     if device == "cpu":
-        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK = 1, 1024
+        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK, kernels.LARGE_LANES = 1, 1024, 128
     sizes = (63, 1024, 1030, 2500) if device == "cpu" else (4097, 5000, 32000, 151_936, 262_144)
     return sum(compare(v, 1, 12 if device == "cpu" else 60, device) for v in sizes)
 
@@ -103,9 +103,37 @@ def options(device: str) -> int:
             total += compare(65 if device == "cpu" else 5000, 2, 12, device, confidence=confidence, top_n=3)
         if device == "cuda":
             break
-        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK = 1, 1024
+        kernels.SMALL_VOCABULARY, kernels.LARGE_BLOCK, kernels.LARGE_LANES = 1, 1024, 128
     for dtype in (torch.bfloat16, torch.float16):
         total += compare(65, 2, 12, device, dtype=dtype)
+    return total
+
+
+def close(device: str) -> int:
+    """A large vocabulary's fast sums must not decide what its whole numbers decide: limits right at a token."""
+    kernels.SMALL_VOCABULARY = 1
+    kernels.LARGE_BLOCK, kernels.LARGE_LANES = 1024, 128
+    rows, vocabulary, few = (12, 28, (1 / 4, 1 / 2)) if device == "cpu" else (240, 5000, ())
+    flat = torch.zeros(rows, 1, vocabulary, device=device)
+    steps = flat + torch.where(torch.arange(vocabulary, device=device) % 3 == 0, math.log(2.0), 0.0)
+    drowned = logits(rows, 1, vocabulary, device) * 1e-3  # rounded to a few values once a forbidden 1e4 is taken off
+    drowned[..., 7] = 1e4
+    total = 0
+    for cond, forbidden in ((flat, ()), (steps, ()), (drowned, (7,))):
+        for share in few or (1 / 4, 1 / 3, 1 / 2, 3 / 4):
+            requests = [
+                {"seed": 1, "temperature": 1.0, "top_p": share, "forbidden": forbidden},
+                {"seed": 2, "temperature": 0.5, "top_p": share, "top_k": vocabulary // 2, "forbidden": forbidden},
+                {"seed": 3, "temperature": 3.0, "top_k": max(1, int(vocabulary * share)), "forbidden": forbidden},
+                {"seed": 4, "forbidden": forbidden},
+            ]
+            arguments = (cond, cond[: rows // 4].flip(2), SamplingParams.of(requests, device=device))
+            options = {
+                "offsets": [rows * i // 4 for i in range(5)],
+                "step": torch.zeros(4, dtype=torch.int64, device=device),
+            }
+            both = (sample(*arguments, backend=backend, **options) for backend in ("torch", "triton"))
+            total += assert_same(*both)
     return total
 
 

@@ -8,7 +8,8 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ _PROBE_SAMPLES = 1 << 12
 # "not known": programs that write to a pipe cannot go back to fill them in.
 _PROMISED = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 _UNKNOWN_SIZE = 2**31 - 2**16
+_NO_LAST_PAGE = "Last page lacks an end-of-stream bit"  # in its log of an Ogg file
 # MP3s are counted in blocks of 1,152 samples, and decoders differ by a few of them.
 _MISSING_SAMPLES = 4 * 1152
 _ENCODE_SAMPLES = 1 << 16
@@ -102,15 +104,21 @@ def _open_audio(path: str | PathLike) -> "soundfile.SoundFile":
     # os.path's tests are false, not errors, for names that the system refuses, such as too long ones.
     if os.path.isdir(path):
         raise InputError(f"a folder, not an audio file: {path}")
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         raise InputError(f"no such file: {path}")
+    if not os.path.isfile(path):
+        raise InputError(f"not a regular file: {path}; copy the recording into one")
     try:
         open(path, "rb").close()  # libsndfile does not say why the system refuses a file
-        file = soundfile.SoundFile(path)
+        with _muted():
+            file = soundfile.SoundFile(path)
     except OSError as error:
         raise InputError(f"cannot read: {path} ({error.strerror or error})") from error
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless formats such as .raw
         raise InputError(f"cannot read as audio: {path} ({_reason(error)})") from error
+    if _NO_LAST_PAGE in file.extra_info:
+        file.close()
+        raise InputError(f"audio file cut short, its last page is missing: {path}; if it is whole, convert it anew")
     for promised, held in _PROMISED.findall(file.extra_info):
         if int(held) < int(promised) < _UNKNOWN_SIZE:
             file.close()
@@ -122,7 +130,8 @@ def _read_mono(file: "soundfile.SoundFile", frames: int, path: str | PathLike) -
     import soundfile
 
     try:
-        samples = file.read(frames, dtype="float32", always_2d=True)
+        with _muted():
+            samples = file.read(frames, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
         raise InputError(f"damaged audio file: {path} ({_reason(error)})") from error
     wave = samples.mean(axis=1)
@@ -132,7 +141,26 @@ def _read_mono(file: "soundfile.SoundFile", frames: int, path: str | PathLike) -
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "error_string", str(error)).rstrip(".")
+    reason = getattr(error, "error_string", str(error)).rstrip(".")
+    # libsndfile's words for an MP3 without a whole frame.
+    return "no audio in it" if "does not exist or is not a regular file" in reason else reason
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Nothing on the process's stderr meanwhile: the MP3 reader inside libsndfile writes there, naming no file."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 # ---- Resampling ----

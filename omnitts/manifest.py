@@ -365,6 +365,8 @@ class _Checker:
                 if self.line == 1:
                     return  # not text at all, or in another encoding: every line would say the same
                 continue
+            if "\0" in text:
+                raise self.fatal("has NUL bytes, as UTF-16 does: save it as UTF-8")
             if text := text.rstrip():
                 yield text
 
@@ -449,7 +451,8 @@ class _Checker:
         ref_audio, ref_text, voice = (self.take(record, key, _string) for key in _REFERENCE_FIELDS)
         if ref_audio is not None and voice is not None:
             self.problem("voice", "stands beside ref_audio: a line takes one of them")
-        if ref_audio is not None and ref_text is None:
+        not_given = ref_text is None and isinstance(record.get("ref_text"), str | None)
+        if ref_audio is not None and not_given:
             self.problem(
                 "ref_text",
                 "missing: ref_audio needs the words that are spoken in it, which are not recognized for you; "

@@ -384,7 +384,10 @@ def parse_settings(items: Iterable[str]) -> dict[str, object]:
         key, _, text = (part.strip() for part in item.partition("="))
         if not key or not text:
             raise InputError(f"{shown(item)} is not key=value, as in num_step=24", file="--set")
-        node = _node(text, "--set")
+        try:
+            node = _node(text, None)
+        except InputError as error:
+            raise InputError(error.message, file="--set", field=printable(key)) from None
         if not isinstance(node, yaml.ScalarNode):
             raise InputError(f"wanted one value, got {shown(text)}", file="--set", field=printable(key))
         settings[key] = _value(node)

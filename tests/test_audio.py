@@ -110,6 +110,37 @@ def test_an_mp3_cut_short_is_told_when_it_is_read(tmp_path):
         read_audio(path)
 
 
+def test_an_ogg_cut_short_is_told_by_its_missing_last_page(tmp_path):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, sine(200, 24000, 4.0), 24000)
+    assert len(read_audio(path)[0]) == 96_000
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    for read in (read_audio, probe_audio):
+        with pytest.raises(InputError, match="cut short, its last page is missing"):
+            read(path)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "a.wav")  # opened, it would wait for a writer
+    with pytest.raises(InputError, match="not a regular file"):
+        probe_audio(tmp_path / "a.wav")
+
+
+def test_damaged_mp3s_say_nothing_of_their_own(tmp_path, capfd):
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, sine(200, 24000, 4.0), 24000)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    path.write_bytes(data)
+    with pytest.raises(InputError):
+        read_audio(path)
+    path.write_bytes(data[:40])
+    with pytest.raises(InputError, match="no audio in it"):
+        probe_audio(path)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000])
 def test_a_wav_whose_writer_did_not_know_its_length_is_whole(tmp_path, size):
     wave = sine(200, 24000, 1.0)

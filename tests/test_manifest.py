@@ -199,6 +199,7 @@ def test_limit_stops_the_reading(read):
         ("\n \n", None, "no utterances"),
         ('[\n{"text": "a"}\n]', 1, "one JSON document"),
         ('\n{\n"text": "a"\n}', 2, "one JSON document"),
+        ('{"text": "a"}'.encode("utf-16-le"), 1, "has NUL bytes, as UTF-16 does"),
         ('{"text": "a"}'.encode("utf-16"), 1, "not UTF-8 (byte 0xff at column 1)"),
         (b"\x1f\x8b\x08\x00\n\x99\n\x98\n", 1, "not UTF-8"),
         (b'{"text": "' + b"a" * (1 << 24) + b'"}', 1, "over 16 MiB"),

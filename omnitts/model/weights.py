@@ -65,8 +65,8 @@ def load_weights(
             state[name] = _read(stored[name], handles).to(device=device, dtype=dtype, copy=True)
             if not state[name].isfinite().all():
                 kind = str(dtype).removeprefix("torch.")
-                message = f"{name} holds numbers that are not finite, or are too large for {kind}: damaged weights?"
-                raise InputError(message, file=place)
+                message = f"{name} holds numbers that are not finite, or are too large for {kind}"
+                raise InputError(f"{message}: if the weights are damaged, download them again", file=place)
     module.load_state_dict(state, assign=True)
     module.requires_grad_(False).eval()
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from omnitts import __version__
-from omnitts.console import close_stdout, ignore_signals, prepare_streams, stop_on_signals
+from omnitts.console import close_stdout, ignore_signals, prepare_streams, spin_less, stop_on_signals
 from omnitts.errors import InputError, counted
 
 EXIT_FAILED = 1
@@ -24,6 +24,7 @@ MOST_SHOWN = 20  # errors or warnings; more would scroll the first ones away
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: a user's mistake, or a system's refusal, becomes its own lines on stderr, never a traceback."""
+    spin_less()
     prepare_streams()
     stop_on_signals()
     code = _run(arguments)

@@ -1,0 +1,60 @@
+import os
+import signal
+import time
+
+import pytest
+
+from omnitts import console
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    before = {number: signal.getsignal(number) for number in console._STOPS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_a_signal_interrupts_and_its_echoes_do_not():
+    console.stop_on_signals()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_a_signal_much_later_interrupts_again(monkeypatch):
+    monkeypatch.setattr(console, "_PATIENCE", 0.0)
+    console.stop_on_signals()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_what_is_ignored_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    console.stop_on_signals()
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.01)
+    console.ignore_signals()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "spin_count"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_threads_spin_less_unless_the_user_says_how(monkeypatch, given, spin_count):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    console.spin_less()
+    assert os.environ.get("GOMP_SPINCOUNT") == spin_count

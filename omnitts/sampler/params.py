@@ -48,6 +48,8 @@ class SamplingParams:
 
         Raises ValueError naming the request, the argument, its value and what is wanted.
         """
+        if not isinstance(requests, Sequence) or isinstance(requests, str):
+            raise ValueError(f"requests: wanted a list of mappings, one a request, got {type(requests).__name__}")
         rows = [_checked(f"request {i}", request) for i, request in enumerate(requests)]
         width = max([len(row["forbidden"]) for row in rows], default=0) or 1
         columns: dict[str, Tensor] = {
@@ -62,6 +64,9 @@ class SamplingParams:
 
         Raises ValueError as `of` does, also when there are more forbidden ids than the tensor has room for.
         """
+        count = len(self.seed)
+        if isinstance(request, bool) or not isinstance(request, int) or not 0 <= request < count:
+            raise ValueError(f"request: wanted a whole number from 0 to {count - 1}, got {request!r}")
         row = _checked(f"request {request}", values)
         room = self.forbidden.shape[1]
         if len(row["forbidden"]) > room:
@@ -114,9 +119,12 @@ def check_tensor(
 
 def _checked(place: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A full row of values in their ranges, or ValueError."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{place}: wanted a mapping of parameters, got {type(values).__name__}")
     unknown = set(values) - set(_RANGES) - {"forbidden"}
     if unknown:
-        raise ValueError(f"{place}: no parameter is called {min(unknown)!r}")
+        known = ", ".join([*_RANGES, "forbidden"])
+        raise ValueError(f"{place}: no parameter is called {min(unknown, key=str)!r}, they are {known}")
     row: dict[str, Any] = {}
     for name, (dtype, default, lowest, highest, wanted) in _RANGES.items():
         value = values.get(name, default)
@@ -125,7 +133,10 @@ def _checked(place: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if not in_range or (name in _ABOVE_ZERO and value == 0):
             raise ValueError(f"{name} of {place}: wanted {wanted}, got {value!r}")
         row[name] = value
-    forbidden = list(values.get("forbidden", ()))
+    forbidden = values.get("forbidden", ())
+    if not isinstance(forbidden, list | tuple | set | frozenset | range):
+        raise ValueError(f"forbidden of {place}: wanted token ids, got {forbidden!r}")
+    forbidden = list(forbidden)
     for token in forbidden:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
             raise ValueError(f"forbidden of {place}: wanted token ids, got {token!r}")

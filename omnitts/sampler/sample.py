@@ -1,5 +1,6 @@
 """The sampler's front: checks the arguments on the host, without a sync, and calls a backend."""
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -37,11 +38,12 @@ def sample(
 
     cond: logits [N, C, V], the rows (frames) of all requests end to end; float32, bfloat16 or float16. Strided
         views are read as they are.
-    uncond: logits [M, C, V] of the first M rows, or None. Requests beyond them must have guidance_scale 0.
+    uncond: logits [M, C, V] of the first M rows, or None. Rows beyond them are unguided, whatever their scale.
     params: one entry a request; read on the device at each call.
     offsets: where each request's rows begin and, last, end: R + 1 whole numbers from 0 to N. A sequence or a CPU
-        tensor is checked; of a tensor on the GPU only shape and dtype are, since reading it would be a sync.
-    step: int64 [R], the diffusion step of each request; it counts the noise.
+        tensor is checked; of a tensor on the GPU only shape and dtype are, since reading it would be a sync. So it
+        is with step and cells.
+    step: int64 [R], the diffusion step of each request, from 0 to 2**32 - 1; it counts the noise.
     cells: int64 [K], the positions wanted as row * C + codebook, or None for all. What is left out costs nothing.
     confidence: "max" (the largest logprob), "logprob" (the chosen token's), "margin" (the largest less the
         second), "neg_entropy" (sum of p * log p).
@@ -52,17 +54,21 @@ def sample(
     """
     _check_logits(cond, uncond)
     rows, codebooks, vocabulary = cond.shape
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params: wanted SamplingParams, got {type(params).__name__}")
     params.check(cond.device)
     offsets = _checked_offsets(offsets, len(params.seed), rows, cond.device)
     check_tensor("step", step, (len(params.seed),), (torch.int64,), cond.device)
+    _check_values("step", step, 2**32)
     if cells is not None:
-        if cells.ndim != 1:
-            raise ValueError(f"cells: wanted shape [K], got {list(cells.shape)}")
+        if not isinstance(cells, Tensor) or cells.ndim != 1:
+            raise ValueError(f"cells: wanted shape [K], got {_shape(cells)}")
         check_tensor("cells", cells, tuple(cells.shape), (torch.int64,), cond.device)
+        _check_values("cells", cells, rows * codebooks)
     if confidence not in CONFIDENCES:
         raise ValueError(f"confidence: wanted one of {', '.join(CONFIDENCES)}, got {confidence!r}")
-    if not 0 <= top_n <= vocabulary:
-        raise ValueError(f"top_n: wanted a number from 0 to {vocabulary}, got {top_n}")
+    if isinstance(top_n, bool) or not isinstance(top_n, int) or not 0 <= top_n <= vocabulary:
+        raise ValueError(f"top_n: wanted a whole number from 0 to {vocabulary}, got {top_n!r}")
     if _backend(backend, cond) == "triton":
         from omnitts.sampler.kernels import sample_with_triton
 
@@ -84,6 +90,7 @@ def sample_ragged(
     uncond may be None, or hold None for requests of guidance_scale 0; these must come after all others. Returns
     Samples of [C, T] fields, one a request; `status` is that request's [1].
     """
+    _check_ragged(cond, uncond)
     lengths = [logits.shape[1] for logits in cond]
     offsets = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     packed = torch.cat([logits.transpose(0, 1) for logits in cond])
@@ -134,9 +141,12 @@ def _sample_with_torch(
         row, codebook = position // codebooks, position % codebooks
         request = request_of_row[row]
         cell = (row - offsets[request]) * codebooks + codebook
-        # Cells of rows without unconditional logits read those of another row, and a scale of 0 drops them again.
-        u = None if uncond is None else uncond[row.clamp(max=len(uncond) - 1), codebook]
-        return sample_cells(cond[row, codebook], u, params, request, cell, step[request], confidence, top_n)
+        c, u = cond[row, codebook], None
+        if uncond is not None:
+            u = uncond[row.clamp(max=len(uncond) - 1), codebook]
+            if len(uncond) < rows:
+                u = torch.where((row >= len(uncond))[:, None], c, u)  # guidance then changes nothing
+        return sample_cells(c, u, params, request, cell, step[request], confidence, top_n)
 
     # On a CPU, what is worked on at once should stay in its cache.
     size = max(1, _CPU_LOGITS // vocabulary) if cond.device.type == "cpu" else max(1, len(position))
@@ -167,7 +177,11 @@ def _check_logits(cond: Tensor, uncond: Tensor | None) -> None:
 
 def _checked_offsets(offsets: Tensor | Sequence[int], requests: int, rows: int, device: torch.device) -> Tensor:
     if not isinstance(offsets, Tensor):
+        if not isinstance(offsets, Sequence) or any(isinstance(n, bool) or not isinstance(n, int) for n in offsets):
+            raise ValueError(f"offsets: wanted {requests + 1} whole numbers, got {offsets!r}")
         offsets = torch.tensor(list(offsets), dtype=torch.int64)
+    if offsets.device.type not in ("cpu", device.type):
+        raise ValueError(f"offsets: is on {offsets.device}, the logits are on {device}")
     check_tensor("offsets", offsets, (requests + 1,), _WHOLE, offsets.device)
     if offsets.device.type == "cpu":
         values = offsets.tolist()
@@ -179,6 +193,8 @@ def _checked_offsets(offsets: Tensor | Sequence[int], requests: int, rows: int, 
 def _backend(wanted: str | None, cond: Tensor) -> str:
     if wanted not in (None, "torch", "triton"):
         raise ValueError(f"backend: wanted torch or triton, got {wanted!r}")
+    if wanted == "triton" and not cond.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError(f"backend: triton needs a GPU, and the logits are on {cond.device}")
     if wanted is not None:
         return wanted
     return "triton" if cond.is_cuda and _has_triton() else "torch"
@@ -190,6 +206,30 @@ def _has_triton() -> bool:
     except ImportError:
         return False
     return True
+
+
+def _check_values(name: str, numbers: Tensor, end: int) -> None:
+    """ValueError unless all are from 0 up to `end`, which is left out; on a GPU they are taken as they are."""
+    if numbers.device.type == "cpu" and len(numbers):
+        least, most = int(numbers.min()), int(numbers.max())
+        if least < 0 or most >= end:
+            raise ValueError(f"{name}: wanted numbers from 0 to {end - 1}, got {least if least < 0 else most}")
+
+
+def _check_ragged(cond: Sequence[Tensor], uncond: Sequence[Tensor | None] | None) -> None:
+    for name, given in (("cond", cond), ("uncond", [] if uncond is None else uncond)):
+        if not isinstance(given, list | tuple) or (name == "cond" and not given):
+            raise ValueError(f"{name}: wanted a list of logits [C, T, V], got {_shape(given)}")
+        if name == "uncond" and len(given) > len(cond):
+            raise ValueError(f"uncond: wanted at most {len(cond)} tensors, one a request, got {len(given)}")
+        for i, logits in enumerate(given):
+            if name == "uncond" and logits is None:
+                continue
+            if not isinstance(logits, Tensor) or logits.ndim != 3:
+                raise ValueError(f"{name}[{i}]: wanted logits [C, T, V], got {_shape(logits)}")
+            like = cond[i] if name == "uncond" else cond[0]
+            shape = tuple(like.shape) if name == "uncond" else (like.shape[0], logits.shape[1], like.shape[2])
+            check_tensor(f"{name}[{i}]", logits, shape, (like.dtype,), like.device)
 
 
 def _shape(value: object) -> str:

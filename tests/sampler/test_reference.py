@@ -266,7 +266,7 @@ BAD = [
     ({"step": torch.tensor([0, 0], dtype=torch.int32)}, "step: wanted int64"),
     ({"cells": torch.tensor([[0]])}, "cells: wanted shape"),
     ({"confidence": "maximum"}, "confidence: wanted one of"),
-    ({"top_n": 10}, "top_n: wanted a number from 0 to 9"),
+    ({"top_n": 10}, "top_n: wanted a whole number from 0 to 9"),
     ({"backend": "cuda"}, "backend: wanted torch or triton"),
     ({"params": [{"seed": 1}, {}]}, "seed of request 1: wanted a whole number"),
     ({"params": [{"seed": 1}, {"seed": -1}]}, "seed of request 1"),
@@ -287,3 +287,48 @@ def test_wrong_arguments_are_named(change, told):
         params = SamplingParams.of(arguments.pop("params"))
         sample(arguments.pop("cond"), arguments.pop("uncond"), params, **arguments)
     assert told in str(error.value)
+
+
+def test_rows_beyond_the_unconditional_ones_are_unguided():
+    generator = torch.Generator().manual_seed(5)
+    cond, uncond = (torch.randn(rows, 2, 9, generator=generator) for rows in (4, 1))
+    cond[2, 0, 3] = -math.inf
+    options = {"step": torch.zeros(1, dtype=torch.int64)}
+    guided, plain = (SamplingParams.of([{"seed": 1, "guidance_scale": scale}]) for scale in (2.0, 0.0))
+    mixed = sample(cond, uncond, guided, offsets=[0, 4], **options)
+    alone = sample(cond, None, plain, offsets=[0, 4], **options)
+    assert torch.equal(mixed.logprobs[1:], alone.logprobs[1:]) and not torch.equal(mixed.logprobs, alone.logprobs)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda p: p.set(2, seed=1), "request: wanted a whole number from 0 to 1, got 2"),
+        (lambda p: p.set(-1, seed=1), "request: wanted a whole number from 0 to 1, got -1"),
+        (lambda p: p.set("a", seed=1), "request: wanted a whole number"),
+        (lambda p: SamplingParams.of(None), "requests: wanted a list of mappings"),
+        (lambda p: SamplingParams.of({"seed": 1}), "requests: wanted a list of mappings"),
+        (lambda p: SamplingParams.of([1]), "request 0: wanted a mapping"),
+        (lambda p: SamplingParams.of([{"seed": 1, "forbidden": 5}]), "forbidden of request 0: wanted token ids"),
+        (lambda p: sample_zeros(p, cells=torch.tensor([6])), "cells: wanted numbers from 0 to 5, got 6"),
+        (lambda p: sample_zeros(p, cells=torch.tensor([-1])), "cells: wanted numbers from 0 to 5, got -1"),
+        (lambda p: sample_zeros(p, cells=[1]), "cells: wanted shape [K], got list"),
+        (lambda p: sample_zeros(p, top_n=1.5), "top_n: wanted a whole number from 0 to 9, got 1.5"),
+        (lambda p: sample_zeros(p, top_n=None), "top_n: wanted a whole number"),
+        (lambda p: sample_zeros(p, step=torch.tensor([-1, 0])), "step: wanted numbers from 0 to 4294967295, got -1"),
+        (lambda p: sample_zeros(p, offsets=None), "offsets: wanted 3 whole numbers"),
+        (lambda p: sample_zeros({"seed": 1}), "params: wanted SamplingParams, got dict"),
+        (lambda p: sample_ragged([torch.zeros(2, 3, 9), torch.zeros(2, 3, 8)], None, p), "cond[1]: wanted shape"),
+        (lambda p: sample_ragged(None, None, p), "cond: wanted a list of logits"),
+        (lambda p: sample_ragged([torch.zeros(2, 3, 9)], [torch.zeros(2, 4, 9)], p), "uncond[0]: wanted shape"),
+    ],
+)
+def test_arguments_of_other_kinds_are_named(call, told):
+    with pytest.raises(ValueError) as error:
+        call(SamplingParams.of([{"seed": 1}, {"seed": 2}]))
+    assert told in str(error.value)
+
+
+def sample_zeros(params, **changed):
+    arguments = {"offsets": [0, 3, 6], "step": torch.zeros(2, dtype=torch.int64)} | changed
+    return sample(torch.zeros(6, 1, 9), None, params, **arguments)

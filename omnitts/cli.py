@@ -5,7 +5,7 @@ Exit codes: 0 all written, 1 some failed, 2 bad input, 130 interrupted by Ctrl-C
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,9 @@ positions_option = click.option(
     help="Audio format, 24 kHz mono; wav and flac are 16-bit PCM.",
 )
 @positions_option
+@click.option(
+    "--no-cuda-graphs", is_flag=True, help="On a GPU, launch kernels one by one: slower, with nothing to capture first."
+)
 @click.option("--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no notes; warnings and errors still go to stderr.")
 def synth(
@@ -187,6 +190,7 @@ def synth(
     dtype: str,
     format: str,
     max_positions: int | None,
+    no_cuda_graphs: bool,
     save_codes: bool,
     quiet: bool,
 ) -> int:
@@ -222,7 +226,9 @@ def synth(
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
     encoder = tts.needs_encoder(lines.utterances)
-    speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype, encoder=encoder)
+    speaker = tts.load_checkpoint(
+        checkpoint, torch_device, torch_dtype, encoder=encoder, cuda_graphs=not no_cuda_graphs
+    )
     totals = job.run_job(
         speaker,
         lines.utterances,
@@ -405,19 +411,71 @@ def bench() -> None:
     """Measure speed on this machine: ratios, taken in one run."""
 
 
-@bench.command("sampler")
-@click.option("--cells", type=Whole(min=8), default=128_000, show_default=True, help="Positions to sample.")
-@click.option(
+json_option = click.option(
     "--json", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JSON."
 )
-def bench_sampler(cells: int, path: Path | None) -> None:
-    """Time the sampler's kernels: share of the copy bandwidth, and ratios to plain torch and to FlashInfer."""
+
+
+def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Path | None) -> None:
+    """A table for the terminal, and JSON for programs."""
     import json
 
-    from omnitts import bench as measure
-
-    figures = measure.bench_sampler(cells)
-    for line in measure.sampler_table(figures):
+    for line in lines:
         click.echo(line)
     if path is not None:
-        path.write_text(json.dumps(figures.as_dict(), indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+@bench.command("sampler")
+@click.option("--cells", type=Whole(min=8), default=128_000, show_default=True, help="Positions to sample.")
+@json_option
+def bench_sampler(cells: int, path: Path | None) -> None:
+    """Time the sampler's kernels: share of the copy bandwidth, and ratios to plain torch and to FlashInfer."""
+    from omnitts.bench import sampler
+
+    figures = sampler.bench_sampler(cells)
+    _show_figures(sampler.sampler_table(figures), figures.as_dict(), path)
+
+
+@bench.command("step")
+@click.option("--model", metavar="FOLDER|HUB_ID", callback=_not_blank, help="Checkpoint, in half precision.")
+@click.option(
+    "--random-weights",
+    type=click.Choice(["omnivoice"]),
+    help="In place of a checkpoint: random weights of the published sizes, which take the same time.",
+)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16"]), default="bfloat16", show_default=True)
+@click.option(
+    "--work",
+    "works",
+    type=click.Choice(["seed", "clone"]),
+    multiple=True,
+    help="seed: 48 positions of text, 100 frames to make; clone: 60 of text, 125 of a reference, 250 to make. "
+    "May be repeated.  [default: both]",
+)
+@click.option("--batch", "batches", type=Whole(min=1), multiple=True, help="Requests in a batch; may be repeated.")
+@json_option
+def bench_step(
+    model: str | None,
+    random_weights: str | None,
+    dtype: str,
+    works: tuple[str, ...],
+    batches: tuple[int, ...],
+    path: Path | None,
+) -> None:
+    """Time a diffusion step with guidance, beside its matrix products alone, measured in the same run."""
+    if (model is None) == (random_weights is None):
+        raise InputError("give either --model or --random-weights")
+    from omnitts import tts
+    from omnitts.bench import step
+    from omnitts.model.checkpoint import load_model, open_checkpoint, resolve_model
+
+    torch_device = tts.resolve_device("cuda")
+    torch_dtype = tts.resolve_dtype(dtype, torch_device)
+    if model is None:
+        loaded = step.random_model(step.OMNIVOICE, torch_dtype, torch_device)
+    else:
+        loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, torch_dtype)
+    chosen = [work for work in step.WORKS if not works or work.name in works]
+    figures = step.bench_step(loaded, chosen, batches or step.BATCHES)
+    _show_figures(step.step_table(figures), figures.as_dict(), path)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,15 +34,38 @@ class Generated:
     status: int
 
 
+class Engine(Protocol):
+    """Another way to run the loop, such as `steps.Engine`."""
+
+    def generate(self, requests: list[Request], on_step: Callable[[float], None] | None) -> list[Generated]: ...
+
+
+def accelerated(model: OmniVoice, *, cuda_graphs: bool = True) -> OmniVoice | Engine:
+    """What runs a loaded model fastest: `steps.Engine` in half precision on a GPU with Triton, else the model itself.
+
+    The model is used up by it.
+    """
+    weight = model.audio_heads.weight
+    if weight.device.type != "cuda" or weight.dtype == torch.float32:
+        return model
+    try:
+        from omnitts.steps import Engine as Steps
+    except ImportError:  # no Triton
+        return model
+    return Steps.of(model, cuda_graphs=cuda_graphs)
+
+
 @torch.inference_mode()
 def generate(
-    model: OmniVoice, requests: list[Request], on_step: Callable[[float], None] | None = None
+    model: OmniVoice | Engine, requests: list[Request], on_step: Callable[[float], None] | None = None
 ) -> list[Generated]:
     """Generates the codes of every request, in the order given.
 
     Requests may differ in length, recipe and step count. `on_step` is called after each step with the frames'
     worth of work it did; over the batch these add up to the sum of target_frames.
     """
+    if not isinstance(model, OmniVoice):
+        return model.generate(requests, on_step)
     # Guided requests come first, so that their unconditional logits are the leading rows.
     order = sorted(range(len(requests)), key=lambda i: requests[i].recipe.guidance_scale == 0)
     batch = Batch(model, [requests[i] for i in order])
@@ -65,19 +89,10 @@ class Batch:
         self.canvases = [
             torch.full((request.target_frames, codebooks), mask_id, device=self.device) for request in requests
         ]
-        # Steps that reveal nothing change nothing; the noise is counted by the step's number in the full schedule.
-        self.steps = [
-            [(step, count) for step, count in enumerate(self._schedule(request)) if count] for request in requests
-        ]
+        self.steps = [schedule_steps(request, codebooks) for request in requests]
         self.status = torch.zeros(len(requests), dtype=torch.int32, device=self.device)
         self.done = 0
         self.active = list(range(len(requests)))
-
-    def _schedule(self, request: Request) -> list[int]:
-        recipe = request.recipe
-        return reveal_schedule(
-            request.target_frames, recipe.num_step, recipe.t_shift, self.model.config.num_audio_codebook
-        )
 
     def _embed_prefix(self, request: Request) -> Tensor:
         """Embeddings of what stays fixed in the conditional document: prompt text and reference frames [L, H]."""
@@ -114,7 +129,7 @@ class Batch:
         offsets = torch.tensor([0, *accumulate(frames)], device=device)
         request_of_row = rows_to_requests(offsets, len(canvas))
         frame_of_row = torch.arange(len(canvas), device=device) - offsets[request_of_row]
-        sampling = SamplingParams.of([_sampling(request, mask_id) for request in requests], device=device)
+        sampling = SamplingParams.of([sampling_settings(request, mask_id) for request in requests], device=device)
         ranking = RankingParams(
             torch.tensor([r.recipe.layer_penalty_factor for r in requests], dtype=torch.float32, device=device),
             torch.tensor([r.recipe.position_temperature for r in requests], dtype=torch.float32, device=device),
@@ -133,7 +148,18 @@ class Batch:
         return [Generated(c, status) for c, status in zip(codes, self.status.tolist(), strict=True)]
 
 
-def _sampling(request: Request, mask_id: int) -> dict[str, object]:
+def schedule_steps(request: Request, codebooks: int) -> list[tuple[int, int]]:
+    """The request's steps that reveal cells: each one's number in the full schedule, and how many cells.
+
+    Steps that reveal nothing change nothing, and are left out; noise is counted by the number in the full schedule.
+    """
+    recipe = request.recipe
+    counts = reveal_schedule(request.target_frames, recipe.num_step, recipe.t_shift, codebooks)
+    return [(step, count) for step, count in enumerate(counts) if count]
+
+
+def sampling_settings(request: Request, mask_id: int) -> dict[str, object]:
+    """What the sampler is told of a request."""
     recipe = request.recipe
     return {
         "guidance_scale": recipe.guidance_scale,

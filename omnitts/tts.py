@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from omnitts.audio import SAMPLE_RATE, join_chunks, postprocess, read_audio
-from omnitts.engine import Request, generate
+from omnitts.engine import Request, accelerated, generate
 from omnitts.errors import InputError
 from omnitts.manifest import Utterance, read_utterances
 from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint, resolve_model
@@ -78,21 +78,32 @@ class _Silent:
 
 
 def load(
-    model: str | PathLike | None = None, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
+    model: str | PathLike | None = None,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    cuda_graphs: bool = True,
 ) -> "TTS":
     """Loads a checkpoint: a folder, a hub id such as "k2-fsa/OmniVoice", or None for the bundled one.
 
     device: "auto" (the first GPU, else the CPU), "cpu", "cuda", "cuda:N", or a torch.device.
     dtype: of the backbone: "float32", "bfloat16", "float16", or "auto": float32 on the CPU, bfloat16 on a GPU; or
     torch's own.
+    cuda_graphs: on a GPU, whether steps are captured as CUDA graphs; without them they take longer, and no capture.
     Raises InputError when the checkpoint or the device is not as it should be.
     """
     torch_device = resolve_device(device)
-    return load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, resolve_dtype(dtype, torch_device))
+    checkpoint = open_checkpoint(resolve_model(model))
+    return load_checkpoint(checkpoint, torch_device, resolve_dtype(dtype, torch_device), cuda_graphs=cuda_graphs)
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, encoder: bool = False
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    encoder: bool = False,
+    cuda_graphs: bool = True,
 ) -> "TTS":
     """Reads the tensors of an opened checkpoint; with `encoder` also those that only references need.
 
@@ -101,6 +112,7 @@ def load_checkpoint(
     tokenizer = load_tokenizer(checkpoint)
     try:
         model, codec = load_model(checkpoint, device, dtype), load_codec(checkpoint, device)
+        model = accelerated(model, cuda_graphs=cuda_graphs)
         if encoder:
             codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
     except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors

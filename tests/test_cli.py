@@ -555,6 +555,7 @@ def test_every_command_explains_itself(run):
         ["voice", "create"],
         ["bench"],
         ["bench", "sampler"],
+        ["bench", "step"],
     ):
         code, printed, _ = run(*command, "--help")
         assert code == 0 and "Usage" in printed

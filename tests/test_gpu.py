@@ -5,8 +5,11 @@ import pytest
 import torch
 
 import omnitts
+from omnitts.bench.step import filled
+from omnitts.engine import Batch
 from omnitts.model.checkpoint import load_model, load_tokenizer, open_checkpoint
 from omnitts.model.codec import load_codec
+from omnitts.steps import Engine
 from tests.test_engine import generate, loop_requests, mixed_requests
 
 pytestmark = [
@@ -57,3 +60,48 @@ def test_text_to_speech(checkpoint_dir, dtype):
     first, second = tts.synthesize(["Hello there.", "Hello there, once more."], num_step=4)
     assert first.audio.any() and np.isfinite(second.audio).all()
     assert first.codes.min() >= 0 and first.codes.max() < 1024
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_graph_is_its_kernels(checkpoint, tokenizer, vectors, dtype):
+    """Captured or launched one by one, a batch comes out the same, twice, though its shape rounds up."""
+    requests = mixed_requests(tokenizer, vectors)
+    graphs, eager = (
+        Engine.of(load_model(checkpoint, "cuda", dtype), cuda_graphs=cuda_graphs) for cuda_graphs in (True, False)
+    )
+    expected = [result.codes for result in eager.generate(requests)]
+    for _ in range(2):
+        for result, codes in zip(graphs.generate(requests), expected, strict=True):
+            assert np.array_equal(result.codes, codes)
+            assert result.status == 0 and codes.min() >= 0 and codes.max() < 1024
+    assert graphs.captures.count and not eager.captures.count
+
+
+def test_half_precision_follows_float32(checkpoint, tokenizer, vectors):
+    """Packed kernels compute what the plain backbone does: their first step's logits differ by rounding only."""
+    requests = mixed_requests(tokenizer, vectors)
+    requests = sorted(requests, key=lambda request: request.recipe.guidance_scale == 0)
+    plain = load_model(checkpoint, "cuda", torch.float32)
+    batch = Batch(plain, requests)
+    targets = [plain.embed_audio(canvas) for canvas in batch.canvases]
+    documents = [torch.cat([prefix, target]) for prefix, target in zip(batch.prefixes, targets, strict=True)]
+    with torch.inference_mode():
+        expected = plain(documents, [request.target_frames for request in requests])
+        for backend in ("flashinfer", "torch"):
+            engine = Engine.of(load_model(checkpoint, "cuda", torch.bfloat16), cuda_graphs=False)
+            engine.attention = backend
+            step = filled(engine, requests)
+            logits = engine.model.logits(step.row, step.attention)[: len(expected)].float()
+            assert (logits - expected).abs().mean() < 0.02 * expected.std(), backend
+
+
+def test_company_in_bfloat16(checkpoint, tokenizer, vectors):
+    """Matrix products of other sizes round differently; few cells may tell."""
+    requests = mixed_requests(tokenizer, vectors)
+    engine = Engine.of(load_model(checkpoint, "cuda", torch.bfloat16))
+    together = [result.codes for result in engine.generate(requests)]
+    alone = [engine.generate([request])[0].codes for request in requests]
+    differing = sum(int((a != b).sum()) for a, b in zip(together, alone, strict=True))
+    cells = sum(codes.size for codes in together)
+    print(f"{differing} of {cells} cells differ in other company")
+    assert differing < 0.5 * cells

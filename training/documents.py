@@ -115,7 +115,7 @@ class Documents:
     @staticmethod
     def _length(rng: np.random.Generator, most: int) -> int:
         """Frames to fill: mostly what one line takes, sometimes several lines one after the other."""
-        return 0 if rng.random() < 0.7 else int(rng.integers(100, most))
+        return 0 if rng.random() < 0.65 else int(rng.integers(100, most))
 
     def _clips(self, speaker: int, fill: int, least: int = 0) -> list[int]:
         """One clip of the speaker, and more of them while they fit into `fill` frames."""

@@ -258,7 +258,21 @@ def _gumbel(seed, step, cell, ids):
     word = part & 3
     words = tl.where(word < 2, tl.where(word == 0, c0, c1), tl.where(word == 2, c2, c3))
     half = tl.where(part < 4, words, words >> 16) & 0xFFFF
-    words = tl.sum(tl.where(fine == 0, half << 16, half), 1)
+    return _gumbel_of(tl.sum(tl.where(fine == 0, half << 16, half), 1))
+
+
+@triton.jit
+def gumbel_of_cells(seed, step, cells, stream):
+    """`philox.gumbel` of index 0 for a block of cells, for rankings: the same bits."""
+    zero = tl.zeros_like(cells)
+    upper, _, _, _ = _philox(seed, step, cells, zero, stream)
+    lower, _, _, _ = _philox(seed, step, cells, zero, stream + 1)
+    return _gumbel_of(((upper & 0xFFFF) << 16) | (lower & 0xFFFF))
+
+
+@triton.jit
+def _gumbel_of(words):
+    """32 random bits as Gumbel noise."""
     v = tl.minimum(tl.maximum(words.to(tl.float32) * _2_32, _LEAST_V), _MOST_V)
     near_0 = v * _horner(-v, _L0, _L1, _L2, _L3, _L4, _L5)
     return -_log(tl.where(v < 0.25, near_0, -_log(1.0 - v)))

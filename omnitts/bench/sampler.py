@@ -1,4 +1,4 @@
-"""Measurements that back every claim of speed: ratios, taken in one run on the machine at hand."""
+"""The sampler's kernels, beside plain torch, torch.compile and FlashInfer."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from omnitts.bench.timing import captured_milliseconds, copy_bandwidth, milliseconds
 from omnitts.errors import InputError
 from omnitts.sampler import SamplingParams, sample
 from omnitts.sampler.reference import sample_cells
@@ -43,7 +44,7 @@ def bench_sampler(cells: int = 128_000) -> SamplerBench:
     """
     if not torch.cuda.is_available():
         raise InputError("`omnitts bench sampler` needs a CUDA device: the CPU runs the definition itself")
-    bandwidth = _copy_bandwidth()
+    bandwidth = copy_bandwidth()
     rows = [
         _speech_case(name, settings, cells, bandwidth)
         for name, settings in (
@@ -139,36 +140,3 @@ def _flashinfer_milliseconds(logits: Tensor, settings: dict) -> float | None:
         torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, None].long())
 
     return captured_milliseconds(run)
-
-
-def _copy_bandwidth() -> float:
-    """Device-to-device copy of 1 GiB, in GB/s, bytes read plus written."""
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / (milliseconds(lambda: target.copy_(source)) * 1e6)
-
-
-def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """Median time of a call on the GPU, by events, after three calls to warm up."""
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times)[len(times) // 2]
-
-
-def captured_milliseconds(work: Callable[[], object], calls: int = 10) -> float:
-    """Median time of a call in a CUDA graph of several, as an engine runs it: without Python between them."""
-    work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            work()
-    return milliseconds(graph.replay) / calls

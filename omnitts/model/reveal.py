@@ -1,0 +1,108 @@
+"""Ranking and commit of `canvas.py` in one Triton kernel, a program a request, without a sort or a host sync.
+
+The number of cells to reveal gives a threshold: scores become whole numbers of the same order, and a search bit by bit
+finds the largest number that enough cells reach.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from omnitts.model.canvas import RankingParams
+from omnitts.sampler import POSITION_STREAM
+from omnitts.sampler.kernels import gumbel_of_cells
+
+BLOCK = 4096  # cells at once: a canvas of 20 s is one block
+
+_STREAM = tl.constexpr(POSITION_STREAM)
+_LEAST = tl.constexpr(-(2**31))
+
+
+def reveal(
+    canvas: Tensor,
+    tokens: Tensor,
+    confidence: Tensor,
+    params: RankingParams,
+    offsets: Tensor,
+    step: Tensor,
+    count: Tensor,
+    mask_id: int,
+) -> None:
+    """Writes the tokens of each request's `count[r]` best masked cells into the canvas, in place.
+
+    canvas: int32 [N, C]; tokens: int64 [N, C]; confidence: float32 [N, C]; offsets: int64 [R + 1], where requests'
+    rows begin and end; step, count: int64 [R]. Scores and ties are those of `canvas.rank_scores` and `top_cells`.
+    """
+    keys = torch.empty_like(canvas)
+    _reveal_kernel[(len(step),)](
+        canvas, tokens, confidence, keys, params.layer_penalty_factor, params.position_temperature, params.seed,
+        offsets, step, count, mask_id, CODEBOOKS=canvas.shape[1], BLOCK=BLOCK, num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@triton.jit
+def _reveal_kernel(
+    canvas, tokens, confidence, keys, penalties, temperatures, seeds, offsets, steps, counts, mask_id,
+    CODEBOOKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    request = tl.program_id(0)
+    count = tl.load(counts + request).to(tl.int32)
+    if count > 0:
+        start = tl.load(offsets + request) * CODEBOOKS
+        cells = (tl.load(offsets + request + 1) * CODEBOOKS - start).to(tl.int32)
+        canvas += start
+        tokens += start
+        confidence += start
+        keys += start
+        penalty, temperature = tl.load(penalties + request), tl.load(temperatures + request)
+        seed, step = tl.load(seeds + request), tl.load(steps + request)
+        for first in range(0, cells, BLOCK):
+            cell = first + tl.arange(0, BLOCK)
+            inside = cell < cells
+            score = tl.load(confidence + cell, inside, 0.0) - penalty * (cell % CODEBOOKS).to(tl.float32)
+            if temperature > 0:
+                score = tl.div_rn(score, temperature + tl.zeros_like(score)) + gumbel_of_cells(
+                    seed, step, cell, _STREAM
+                )
+            masked = tl.load(canvas + cell, inside, 0) == mask_id
+            tl.store(keys + cell, tl.where(masked, _key(score), _LEAST), inside)
+        tl.debug_barrier()
+        threshold = tl.full([], _LEAST, tl.int32)
+        for bit in tl.static_range(32):
+            # The sign bit is set in the least key: adding 2**31 clears it.
+            higher = threshold + (1 << (31 - bit)) if bit > 0 else threshold * 0
+            threshold = tl.where(_reaching(keys, cells, higher, BLOCK) >= count, higher, threshold)
+        _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK)
+
+
+@triton.jit
+def _key(score):
+    """A float32 as an int32 of the same order; 0 and -0 are one."""
+    bits = (score + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def _reaching(keys, cells, least, BLOCK: tl.constexpr):
+    total = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, cells, BLOCK):
+        cell = first + tl.arange(0, BLOCK)
+        inside = cell < cells
+        total += (inside & (tl.load(keys + cell, inside, _LEAST) >= least)).to(tl.int32)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK: tl.constexpr):
+    """All above the threshold, and of those at it the first ones."""
+    spare = count - _reaching(keys, cells, threshold + 1, BLOCK)
+    for first in range(0, cells, BLOCK):
+        cell = first + tl.arange(0, BLOCK)
+        inside = cell < cells
+        key = tl.load(keys + cell, inside, _LEAST)
+        equal = inside & (key == threshold)
+        chosen = (key > threshold) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= spare))
+        chosen = chosen & inside & (tl.load(canvas + cell, inside, 0) == mask_id)
+        tl.store(canvas + cell, tl.load(tokens + cell, chosen, 0).to(tl.int32), chosen)
+        spare -= tl.sum(equal.to(tl.int32), 0)

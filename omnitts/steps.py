@@ -1,0 +1,332 @@
+"""The diffusion loop on a GPU: a step over one packed row, all of it on the device, captured as a CUDA graph.
+
+A graph serves every batch that fits its shape. Shapes are rounded up, by at most 3 % in positions, so that a job of
+thousands of mixed lengths needs few of them; what is left over is padding, in a document of its own. Between two steps
+the host does nothing but say which of them is next.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from omnitts.engine import Generated, Request, sampling_settings, schedule_steps
+from omnitts.model.attention import attention_backend, make_attention
+from omnitts.model.backbone import OmniVoice
+from omnitts.model.canvas import RankingParams
+from omnitts.model.packed import PackedModel, Row
+from omnitts.model.reveal import reveal
+from omnitts.sampler import SamplingParams, sample
+
+MOST_GRAPHS = 64  # kept at a time; the one unused for longest goes first
+_ENDED = 0.2  # share of a row's positions whose requests have ended that is worth packing the others anew
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a step is captured for; all are room, not what is in use."""
+
+    positions: int
+    frames: int  # rows of the canvas
+    requests: int  # the last one is for padding
+    guided: bool
+
+    @staticmethod
+    def of(requests: Sequence[Request]) -> "Shape":
+        """The shape that holds these requests."""
+        positions = sum(map(positions_of, requests))
+        return Shape(
+            _rounded(positions, 32),
+            _rounded(sum(request.target_frames for request in requests), 8),
+            1 << len(requests).bit_length(),
+            any(_is_guided(request) for request in requests),
+        )
+
+
+def positions_of(request: Request) -> int:
+    """Positions of a request's documents, the conditional one and, with guidance, the unconditional one."""
+    reference = 0 if request.reference is None else request.reference.shape[1]
+    documents = 2 if _is_guided(request) else 1
+    return len(request.prompt_ids) + reference + documents * request.target_frames
+
+
+def _is_guided(request: Request) -> bool:
+    return request.recipe.guidance_scale > 0
+
+
+def _rounded(number: int, parts: int) -> int:
+    """Up to a multiple of a power of two: of 16, or of the 1/parts of the largest one in the number."""
+    unit = max(16, (1 << number.bit_length() - 1) // parts)
+    return -(-number // unit) * unit
+
+
+@dataclass
+class Captures:
+    """What capturing has cost."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Engine:
+    """A packed model with its captured steps; `generate` is the loop. Half precision on a GPU is what it is for."""
+
+    model: PackedModel
+    cuda_graphs: bool = True
+    attention: str = ""
+    captures: Captures = field(default_factory=Captures)
+    steps: "dict[Shape, Step]" = field(default_factory=dict)
+    pool: object = None
+
+    @staticmethod
+    def of(model: OmniVoice, *, cuda_graphs: bool = True) -> "Engine":
+        """Packs a model, which is used up by it."""
+        packed = PackedModel(model)
+        on_gpu = packed.device.type == "cuda"
+        return Engine(packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype))
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
+        """`engine.generate` for this model."""
+        codebooks, mask_id = self.model.config.num_audio_codebook, self.model.config.audio_mask_id
+        results = [Generated(np.full((codebooks, request.target_frames), mask_id, np.int16), 0) for request in requests]
+        schedules = [schedule_steps(request, codebooks) for request in requests]
+        work = np.zeros(max(map(len, schedules), default=0))
+        for request, schedule in zip(requests, schedules, strict=True):
+            work[: len(schedule)] += request.target_frames / len(schedule)
+        # Guided requests come first, so that their unconditional logits are the leading rows.
+        active = sorted(range(len(requests)), key=lambda i: not _is_guided(requests[i]))
+        done = 0
+        while active:
+            rest = [requests[i] for i in active]
+            until = _stretch([len(schedules[i]) for i in active], [positions_of(r) for r in rest])
+            step = self.step(Shape.of(rest))
+            step.fill(rest, [results[i] for i in active])
+            table = _table([schedules[i][done:until] for i in active], until - done, step.shape.requests)
+            self._run(step, torch.from_numpy(table).to(self.model.device), work[done:until], on_step)
+            for i, state in zip(active, step.states(rest, [results[i] for i in active]), strict=True):
+                results[i] = state
+            done = until
+            active = [i for i in active if len(schedules[i]) > done]
+        return results
+
+    def _run(self, step: "Step", schedule: Tensor, work: np.ndarray, on_step: Callable[[float], None] | None) -> None:
+        """Some steps over what a `Step` holds; schedule: see `_table`; work: what to tell of each step."""
+        events: list[torch.cuda.Event] = []
+        for now, amount in zip(schedule, work.tolist(), strict=True):
+            step(now)
+            if on_step is None:
+                continue
+            if self.model.device.type == "cuda":
+                # The host stays two steps ahead of the device, so that progress is told about when it is made.
+                events.append(torch.cuda.Event())
+                events[-1].record()
+                events[max(0, len(events) - 3)].synchronize()
+            on_step(amount)
+
+    def step(self, shape: Shape) -> "Step":
+        """The step of a shape, captured if it is the first of it."""
+        step = self.steps.pop(shape, None)
+        if step is None:
+            while len(self.steps) >= MOST_GRAPHS:
+                self.steps.pop(next(iter(self.steps)))
+            step = Step(self.model, shape, self.attention)
+            if self.cuda_graphs:
+                start = time.perf_counter()
+                self.pool = step.capture(self.pool)
+                self.captures.count += 1
+                self.captures.seconds += time.perf_counter() - start
+        self.steps[shape] = step
+        return step
+
+
+def _stretch(lengths: list[int], positions: list[int]) -> int:
+    """How many steps to run until enough requests have ended for the others to be packed anew.
+
+    lengths: of the requests' schedules. Those that end before it stay in the row, and reveal nothing.
+    """
+    ended = 0
+    for length, count in sorted(zip(lengths, positions, strict=True)):
+        ended += count
+        if ended >= _ENDED * sum(positions):
+            return length
+    return max(lengths)
+
+
+def _table(todo: list[list[tuple[int, int]]], steps: int, slots: int) -> np.ndarray:
+    """int64 [steps, 2, slots]: each step's number in the full schedule, and how many cells it reveals."""
+    table = np.zeros((steps, 2, slots), np.int64)
+    for slot, schedule in enumerate(todo):
+        if schedule:
+            table[: len(schedule), :, slot] = schedule
+    return table
+
+
+class Step:
+    """One diffusion step of a shape, in buffers of its own: fill them, then call it once a step."""
+
+    def __init__(self, model: PackedModel, shape: Shape, attention: str):
+        self.model, self.shape, config = model, shape, model.config
+        device, slots = model.device, shape.requests
+        integers = {"dtype": torch.int32, "device": device}
+        targets = shape.frames * (2 if shape.guided else 1)
+        self.row = Row(
+            text=torch.zeros(shape.positions, **integers),
+            frame=torch.full((shape.positions,), -1, **integers),
+            place=torch.zeros(shape.positions, **integers),
+            codes=torch.zeros(shape.positions + shape.frames, config.num_audio_codebook, **integers),
+            targets=torch.zeros(targets, dtype=torch.int64, device=device),
+        )
+        self.canvas = self.row.codes[: shape.frames]
+        self.offsets = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.now = torch.zeros(2, slots, dtype=torch.int64, device=device)
+        self.status = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.sampling = SamplingParams.of([{"seed": 0, "forbidden": [config.audio_mask_id]}] * slots, device=device)
+        self.ranking = RankingParams(
+            *(torch.zeros(slots, dtype=torch.float32, device=device) for _ in range(2)), self.sampling.seed
+        )
+        self.attention = make_attention(
+            attention,
+            2 * slots - 1,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+            model.dtype,
+            device,
+        )
+        self.attention.plan([0] * (2 * slots - 1) + [shape.positions])
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def capture(self, pool: object) -> object:
+        """Captures the step; returns the memory pool, for the next one to share."""
+        side = torch.cuda.Stream(self.model.device)
+        side.wait_stream(torch.cuda.current_stream(self.model.device))
+        with torch.cuda.stream(side):
+            self._run()  # compiles kernels and sets libraries up, which a capture must not
+        torch.cuda.current_stream(self.model.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self._run()
+        self.graph = graph
+        return graph.pool()
+
+    def fill(self, requests: Sequence[Request], states: Sequence[Generated]) -> None:
+        """Puts requests into the buffers, guided ones first, each with what its canvas shows and its status so far."""
+        device, mask_id = self.model.device, self.model.config.audio_mask_id
+        layout = lay_out(requests, [state.codes for state in states], self.shape)
+        for buffer, values in (
+            (self.row.text, layout.text),
+            (self.row.frame, layout.frame),
+            (self.row.place, layout.place),
+            (self.row.codes[: len(layout.codes)], layout.codes),
+            (self.row.targets, layout.targets),
+            (self.offsets, layout.offsets),
+        ):
+            buffer.copy_(torch.from_numpy(values))
+        self.attention.plan(layout.bounds)
+        empty = [{"seed": 0, "forbidden": [mask_id]}] * (self.shape.requests - len(requests))
+        settings = SamplingParams.of([*(sampling_settings(r, mask_id) for r in requests), *empty])
+        for name, values in vars(settings).items():
+            getattr(self.sampling, name).copy_(values)
+        ranking = torch.zeros(2, self.shape.requests)
+        ranking[:, : len(requests)] = torch.tensor(
+            [[r.recipe.layer_penalty_factor, r.recipe.position_temperature] for r in requests]
+        ).T
+        self.ranking.layer_penalty_factor.copy_(ranking[0])
+        self.ranking.position_temperature.copy_(ranking[1])
+        self.status.zero_()
+        self.status[: len(requests)] = torch.tensor([s.status for s in states], dtype=torch.int32, device=device)
+
+    def __call__(self, now: Tensor) -> None:
+        """Runs the step, without waiting for it. now: int64 [2, slots], numbers and counts as in `_table`."""
+        self.now.copy_(now, non_blocking=True)
+        if self.graph is None:
+            self._run()
+        else:
+            self.graph.replay()
+
+    def _run(self) -> None:
+        frames, (number, count) = self.shape.frames, self.now
+        logits = self.model.logits(self.row, self.attention)
+        uncond = logits[frames:] if self.shape.guided else None
+        samples = sample(logits[:frames], uncond, self.sampling, offsets=self.offsets, step=number)
+        self.status.bitwise_or_(samples.status)
+        reveal(
+            self.canvas,
+            samples.tokens,
+            samples.confidence,
+            self.ranking,
+            self.offsets,
+            number,
+            count,
+            self.model.config.audio_mask_id,
+        )
+
+    def states(self, requests: Sequence[Request], states: Sequence[Generated]) -> list[Generated]:
+        """What has become of the requests; waits for the device."""
+        canvas = self.canvas.cpu().numpy().astype(np.int16)
+        ends = accumulate(request.target_frames for request in requests)
+        return [
+            Generated(canvas[end - request.target_frames : end].T, state.status | status)
+            for request, state, end, status in zip(requests, states, ends, self.status.tolist(), strict=False)
+        ]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A packed row on the host, as `Row` has it, with the bounds of its documents and the requests' rows."""
+
+    text: np.ndarray
+    frame: np.ndarray
+    place: np.ndarray
+    codes: np.ndarray
+    targets: np.ndarray
+    offsets: np.ndarray  # int64 [slots + 1]
+    bounds: list[int]
+
+
+def lay_out(requests: Sequence[Request], canvases: Sequence[np.ndarray], shape: Shape) -> Layout:
+    """Lays documents end to end: conditional ones, unconditional ones, padding.
+
+    canvases: int16 [codebooks, T] of each request; guided requests come first.
+    """
+    lengths = [request.target_frames for request in requests]
+    starts = [0, *accumulate(lengths)]  # rows of the canvas
+    text = np.full(shape.positions, -1, np.int32)
+    frame = np.full(shape.positions, -1, np.int32)
+    place = np.zeros(shape.positions, np.int32)
+    targets = np.zeros((2 if shape.guided else 1, shape.frames), np.int64)
+    codes = [np.concatenate(canvases, axis=1).T]
+    codes.append(np.zeros((shape.frames - starts[-1], codes[0].shape[1]), np.int16))
+    used, bounds = shape.frames, [0]
+
+    def add(kind: int, request: int, ids: Sequence[int], reference: int) -> None:
+        """Adds a document: text, then `reference` rows of codes from `used` on, then the request's canvas."""
+        start, length = bounds[-1], lengths[request]
+        body = start + len(ids) + reference
+        text[start : start + len(ids)] = ids
+        frame[start + len(ids) : body] = np.arange(used, used + reference)
+        frame[body : body + length] = np.arange(starts[request], starts[request + 1])
+        place[start : body + length] = np.arange(body + length - start)
+        targets[kind, starts[request] : starts[request + 1]] = np.arange(body, body + length)
+        bounds.append(body + length)
+
+    for number, request in enumerate(requests):
+        reference = 0 if request.reference is None else request.reference.shape[1]
+        add(0, number, request.prompt_ids, reference)
+        if reference:
+            codes.append(request.reference.T)
+            used += reference
+    for number, request in enumerate(requests):
+        if _is_guided(request):
+            add(1, number, (), 0)
+    bounds += [bounds[-1]] * (2 * shape.requests - 1 - len(bounds)) + [shape.positions]
+    offsets = np.full(shape.requests + 1, starts[-1], np.int64)
+    offsets[: len(starts)] = starts
+    offsets[-1] = shape.frames
+    return Layout(text, frame, place, np.concatenate(codes).astype(np.int32), targets.reshape(-1), offsets, bounds)

@@ -1,0 +1,118 @@
+"""Cases in which the packed model, its kernels and its loop agree with the plain ones: in Triton's interpreter, where
+they need a process of their own, and on a GPU.
+
+    TRITON_INTERPRET=1 python -m tests.packed_cases cpu kernels reveal loop
+"""
+
+import sys
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from omnitts import engine, steps
+from omnitts.model import kernels
+from omnitts.model.backbone import rotate
+from omnitts.model.canvas import RankingParams, commit, rank_scores, top_cells
+from omnitts.model.checkpoint import load_model, open_checkpoint
+from omnitts.model.reveal import reveal
+from omnitts.recipe import Recipe
+from omnitts.sampler import rows_to_requests
+
+CHECKPOINT = Path(__file__).parent / "fixtures" / "checkpoint"
+
+
+def check_kernels(device: str) -> None:
+    torch.manual_seed(1)
+    for width, q_heads, k_heads in ((48, 4, 2), (64, 6, 6)):
+        codes = torch.randint(0, 10, (9, 3), dtype=torch.int32, device=device)
+        text = torch.tensor([4, 0, -1, -1, -1], dtype=torch.int32, device=device)
+        frame = torch.tensor([-1, -1, 8, 0, -1], dtype=torch.int32, device=device)
+        words, sounds = torch.randn(7, width, device=device), torch.randn(30, width, device=device)
+        x = kernels.embed(text, frame, codes, words, sounds, 10)
+        shifts = torch.arange(3, device=device) * 10
+        both = [words[4], words[0], *(sounds[codes[row] + shifts].sum(0) for row in (8, 0)), torch.zeros_like(words[0])]
+        torch.testing.assert_close(x, torch.stack(both))
+
+        weight = torch.randn(width, device=device)
+        expected = torch.nn.functional.rms_norm(x, (width,), weight, 1e-6)
+        torch.testing.assert_close(kernels.rms_norm(x, weight, 1e-6), expected)
+
+        gates = torch.randn(5, 2 * width, device=device)
+        expected = torch.nn.functional.silu(gates[:, :width]) * gates[:, width:]
+        torch.testing.assert_close(kernels.swiglu(gates), expected)
+
+        qkv = torch.randn(5, q_heads + 2 * k_heads, 16, device=device)
+        cos, sin = torch.randn(12, 8, device=device), torch.randn(12, 8, device=device)
+        place = torch.tensor([0, 1, 11, 3, 0], dtype=torch.int32, device=device)
+        q_weight, k_weight = torch.randn(16, device=device), torch.randn(16, device=device)
+        rope = cos[place][:, None], sin[place][:, None]
+        q, k, v = (part.clone() for part in qkv.split((q_heads, k_heads, k_heads), 1))
+        kernels.norm_and_rotate(qkv, q_weight, k_weight, cos, sin, place, q_heads, 1e-6)
+        q = rotate(torch.nn.functional.rms_norm(q, (16,), q_weight, 1e-6), rope)
+        k = rotate(torch.nn.functional.rms_norm(k, (16,), k_weight, 1e-6), rope)
+        torch.testing.assert_close(qkv, torch.cat([q, k, v], 1))
+
+
+def check_reveal(device: str) -> None:
+    """Against the sorts of canvas.py: ties, noise, canvases of none, one and several blocks, and counts of all kinds."""
+    torch.manual_seed(2)
+    frames, mask_id = [1, 40, 0, 600, 513, 7, 30], 50
+    offsets = torch.tensor([0, *accumulate(frames)], device=device)
+    rows = sum(frames)
+    canvas = torch.randint(40, mask_id + 1, (rows, 8), dtype=torch.int32, device=device)
+    canvas[torch.rand(rows, 8, device=device) < 0.6] = mask_id
+    tokens = torch.randint(0, mask_id, (rows, 8), device=device)
+    # Few values, so that there are many ties; and both zeros.
+    confidence = -(torch.randint(0, 4, (rows, 8), device=device) / 2).to(torch.float32)
+    ranking = RankingParams(
+        torch.tensor([5.0, 5.0, 5.0, 0.0, 1.0, 5.0, 0.5], device=device),
+        torch.tensor([5.0, 0.0, 5.0, 0.0, 3.0, 0.1, 0.0], device=device),
+        torch.arange(7, device=device) + 2**40,
+    )
+    masked = [int((part == mask_id).sum()) for part in canvas.split(frames)]
+    for share in (0.0, 0.3, 1.0):
+        count = torch.tensor([int(share * n) for n in masked], device=device)
+        step = torch.arange(7, device=device)
+        request = rows_to_requests(offsets, rows)
+        frame = torch.arange(rows, device=device) - offsets[request]
+        scores = rank_scores(confidence, canvas == mask_id, ranking, request, frame, step)
+        expected = commit(canvas, tokens.int(), top_cells(scores, request, offsets[:-1], count))
+        made = canvas.clone()
+        reveal(made, tokens, confidence, ranking, offsets, step, count, mask_id)
+        assert torch.equal(made, expected), (share, (made != expected).nonzero()[:5])
+
+
+def check_loop(device: str) -> None:
+    """A batch of all kinds has the plain engine's tokens: float32, so the same to the bit but for rounding."""
+    random = np.random.default_rng(3)
+    requests = [
+        engine.Request(random.integers(0, 100, words).tolist(), reference, frames, recipe, seed)
+        for seed, (words, reference, frames, recipe) in enumerate(
+            (
+                (5, None, 6, Recipe(num_step=3)),
+                (4, None, 9, Recipe(num_step=2, guidance_scale=0.0)),
+                (3, random.integers(0, 1024, (8, 4), np.int16), 5, Recipe(num_step=6, class_temperature=0.7)),
+                (6, None, 1, Recipe(num_step=1, layer_penalty_factor=0.0)),
+            )
+        )
+    ]
+    checkpoint = open_checkpoint(CHECKPOINT)
+    expected = engine.generate(load_model(checkpoint, device, torch.float32), requests)
+    packed = steps.Engine.of(load_model(checkpoint, device, torch.float32), cuda_graphs=False)
+    work: list[float] = []
+    made = engine.generate(packed, requests, work.append)
+    for result, wanted in zip(made, expected, strict=True):
+        assert np.array_equal(result.codes, wanted.codes) and result.status == wanted.status
+    assert abs(sum(work) - sum(request.target_frames for request in requests)) < 1e-6
+    assert 1 < len(packed.steps) < 4  # what has ended leaves the row
+
+
+CASES = {"kernels": check_kernels, "reveal": check_reveal, "loop": check_loop}
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        for name in sys.argv[2:]:
+            CASES[name](sys.argv[1])
+            print(f"{name}: agrees")

@@ -444,7 +444,7 @@ def bench_sampler(cells: int, path: Path | None) -> None:
     type=click.Choice(["omnivoice"]),
     help="In place of a checkpoint: random weights of the published sizes, which take the same time.",
 )
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16"]), default="bfloat16", show_default=True)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "fp8"]), default="bfloat16", show_default=True)
 @click.option(
     "--work",
     "works",
@@ -471,11 +471,11 @@ def bench_step(
     from omnitts.model.checkpoint import load_model, open_checkpoint, resolve_model
 
     torch_device = tts.resolve_device("cuda")
-    torch_dtype = tts.resolve_dtype(dtype, torch_device)
+    torch_dtype = tts.resolve_dtype("bfloat16" if dtype == "fp8" else dtype, torch_device)
     if model is None:
         loaded = step.random_model(step.OMNIVOICE, torch_dtype, torch_device)
     else:
         loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, torch_dtype)
     chosen = [work for work in step.WORKS if not works or work.name in works]
-    figures = step.bench_step(loaded, chosen, batches or step.BATCHES)
+    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, float8=dtype == "fp8")
     _show_figures(step.step_table(figures), figures.as_dict(), path)

@@ -84,9 +84,9 @@ class Engine:
     pool: object = None
 
     @staticmethod
-    def of(model: OmniVoice, *, cuda_graphs: bool = True) -> "Engine":
-        """Packs a model, which is used up by it."""
-        packed = PackedModel(model)
+    def of(model: OmniVoice, *, cuda_graphs: bool = True, float8: bool = False) -> "Engine":
+        """Packs a model, which is used up by it. float8: see `model.packed`; needs bfloat16."""
+        packed = PackedModel(model, float8=float8)
         on_gpu = packed.device.type == "cuda"
         return Engine(packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype))
 

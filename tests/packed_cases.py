@@ -43,6 +43,25 @@ def check_kernels(device: str) -> None:
         expected = torch.nn.functional.silu(gates[:, :width]) * gates[:, width:]
         torch.testing.assert_close(kernels.swiglu(gates), expected)
 
+        for values, scale, wanted in (
+            (*kernels.to_float8(x), x),
+            (*kernels.swiglu_float8(gates), kernels.swiglu(gates)),
+            (*kernels.rms_norm_float8(x, weight, 1e-6), kernels.rms_norm(x, weight, 1e-6)),
+        ):
+            assert values.dtype == torch.float8_e4m3fn and scale.shape == (5, 1)
+            most = wanted.abs().amax(1, keepdim=True)
+            torch.testing.assert_close(scale, most.clamp(min=1e-12) / 448)
+            # Three bits after the leading one: a sixteenth of a number at most, or half of the smallest step. Triton's
+            # interpreter does not round to the nearest, so there it may be twice that.
+            error = wanted.abs() / 16 + most / 448 * 2**-10
+            error = error * (1.001 if device == "cuda" else 2.001)
+            assert ((values.float() * scale - wanted).abs() <= error).all()
+
+        moved, delta = x.clone(), torch.randn_like(x)
+        expected = torch.nn.functional.rms_norm(x + delta, (width,), weight, 1e-6)
+        torch.testing.assert_close(kernels.rms_norm(moved, weight, 1e-6, delta), expected)
+        torch.testing.assert_close(moved, x + delta)
+
         qkv = torch.randn(5, q_heads + 2 * k_heads, 16, device=device)
         cos, sin = torch.randn(12, 8, device=device), torch.randn(12, 8, device=device)
         place = torch.tensor([0, 1, 11, 3, 0], dtype=torch.int32, device=device)
@@ -56,7 +75,7 @@ def check_kernels(device: str) -> None:
 
 
 def check_reveal(device: str) -> None:
-    """Against the sorts of canvas.py: ties, noise, canvases of none, one and several blocks, and counts of all kinds."""
+    """Against the sorts of canvas.py: ties, noise, canvases of none, one and several blocks, counts of all kinds."""
     torch.manual_seed(2)
     frames, mask_id = [1, 40, 0, 600, 513, 7, 30], 50
     offsets = torch.tensor([0, *accumulate(frames)], device=device)

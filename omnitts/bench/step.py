@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from omnitts.bench.timing import captured_milliseconds, matmul_rate, milliseconds
 from omnitts.engine import Generated, Request
 from omnitts.errors import InputError
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.checkpoint import ModelConfig
-from omnitts.model.packed import PackedModel
 from omnitts.recipe import Recipe
 from omnitts.steps import Engine, Shape, Step, positions_of
 
@@ -110,17 +108,22 @@ def random_model(config: ModelConfig, dtype: torch.dtype, device: str | torch.de
 
 
 def bench_step(
-    model: OmniVoice, works: Sequence[Work] = WORKS, batches: Sequence[int] = BATCHES, profile: bool = True
+    model: OmniVoice,
+    works: Sequence[Work] = WORKS,
+    batches: Sequence[int] = BATCHES,
+    float8: bool = False,
+    profile: bool = True,
 ) -> StepBench:
-    """Times steps of a half-precision model on a GPU, which is used up by it."""
+    """Times steps of a half-precision model on a GPU, which is used up by it. The floor is half precision's."""
     if not torch.cuda.is_available():
         raise InputError("`omnitts bench step` needs a CUDA device")
     rate = matmul_rate()
-    engine = Engine.of(model)
-    rows = [_row(engine, work, batch, rate, profile) for work in works for batch in batches]
+    floors = {(work, batch): _floor(model, work, batch) for work in works for batch in batches}
+    engine = Engine.of(model, float8=float8)
+    rows = [_row(engine, work, batch, floors[work, batch], rate, profile) for work in works for batch in batches]
     return StepBench(
         torch.cuda.get_device_name(),
-        str(engine.model.dtype).removeprefix("torch."),
+        "fp8" if float8 else str(engine.model.dtype).removeprefix("torch."),
         engine.attention,
         rate / 1e12,
         engine.captures.seconds / max(1, engine.captures.count),
@@ -130,14 +133,12 @@ def bench_step(
 
 
 @torch.inference_mode()
-def _row(engine: Engine, work: Work, batch: int, rate: float, profile: bool) -> StepRow:
+def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float, profile: bool) -> StepRow:
     requests = [_request(work, engine.model.config, seed) for seed in range(batch)]
     positions = sum(map(positions_of, requests))
     step = filled(engine, requests)
     now = torch.ones(2, step.shape.requests, dtype=torch.int64, device=engine.model.device)
     graph = milliseconds(lambda: step(now))
-    floor = _floor(engine.model, positions)
-    graph = min(graph, milliseconds(lambda: step(now)))
     shares = _shares(lambda: step(now)) if profile else {}
     captured, step.graph = step.graph, None
     eager = milliseconds(lambda: step(now), 5)
@@ -166,22 +167,33 @@ def _request(work: Work, config: ModelConfig, seed: int) -> Request:
     return Request(ids, reference, work.frames, Recipe(), seed)
 
 
-def _floor(model: PackedModel, positions: int) -> float:
-    """The time of the layers' matrix products alone, by the library's own choice of kernels, in one CUDA graph."""
-    inputs = {
-        width: torch.randn(positions, width, device=model.device).to(model.dtype)
-        for width in {matrix.shape[0] for matrix in _matrices(model)}
-    }
+@torch.inference_mode()
+def _floor(model: OmniVoice, work: Work, batch: int) -> float:
+    """The time of the layers' matrix products alone, by the library's own choice of kernels, in one CUDA graph.
+
+    They take every position, without padding; what reads the same input is one product.
+    """
+    positions = batch * (work.text + work.reference + 2 * work.frames)
+    config, weight = model.config, model.audio_heads.weight
+    query, key = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
+    sizes = (
+        (config.hidden_size, query + 2 * key),
+        (query, config.hidden_size),
+        (config.hidden_size, 2 * config.intermediate_size),
+        (config.intermediate_size, config.hidden_size),
+    )
+    matrices = [
+        torch.randn(size[::-1], device=weight.device, dtype=weight.dtype).t() * 0.02
+        for _ in range(config.num_hidden_layers)
+        for size in sizes
+    ]
+    inputs = {width: torch.randn(positions, width, device=weight.device, dtype=weight.dtype) for width, _ in sizes}
 
     def run() -> None:
-        for matrix in _matrices(model):
+        for matrix in matrices:
             torch.mm(inputs[matrix.shape[0]], matrix)
 
     return captured_milliseconds(run, 1)
-
-
-def _matrices(model: PackedModel) -> list[Tensor]:
-    return [matrix for layer in model.layers for matrix in (layer.qkv, layer.o, layer.gate_up, layer.down)]
 
 
 def _flop(config: ModelConfig, work: Work, batch: int) -> float:

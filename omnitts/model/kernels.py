@@ -1,13 +1,16 @@
 """What lies between the backbone's matrix products, in Triton: one pass over memory each.
 
 Sums are taken in float32, whatever the rows' dtype. Each kernel has a program a row or a part of one, so that a row's
-bits do not depend on the rows beside it.
+bits do not depend on the rows beside it. Those that end in a product's input can quantise it in the same pass: to
+float8 (e4m3), with a scale for each row that takes its largest value to the largest float8.
 """
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+_MOST_FLOAT8 = tl.constexpr(448.0)
 
 
 def embed(
@@ -27,13 +30,32 @@ def embed(
     return x
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x * x) + eps) * weight, by rows: [P, H] -> [P, H]."""
+def rms_norm(x: Tensor, weight: Tensor, eps: float, delta: Tensor | None = None) -> Tensor:
+    """x / sqrt(mean(x * x) + eps) * weight, by rows: [P, H] -> [P, H]. A delta [P, H] is first added to x, in place."""
     out = torch.empty_like(x)
+    _rms_norm(x, weight, eps, delta, out, None)
+    return out
+
+
+def rms_norm_float8(x: Tensor, weight: Tensor, eps: float, delta: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`rms_norm`, quantised: float8 [P, H] and the rows' scales, float32 [P, 1]."""
+    out, scale = _float8_like(x)
+    _rms_norm(x, weight, eps, delta, out, scale)
+    return out, scale
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float, delta: Tensor | None, out: Tensor, scale: Tensor | None) -> None:
     width = x.shape[1]
     block = triton.next_power_of_2(width)
-    _rms_norm_kernel[(len(x),)](x, weight, out, width, eps, BLOCK=block, num_warps=max(1, min(8, block // 256)))
-    return out
+    _rms_norm_kernel[(len(x),)](
+        x, x if delta is None else delta, weight, out, out if scale is None else scale, width, eps,
+        ADD=delta is not None, QUANTIZE=scale is not None, BLOCK=block, num_warps=max(1, min(8, block // 256)),
+    )  # fmt: skip
+
+
+def _float8_like(x: Tensor) -> tuple[Tensor, Tensor]:
+    out = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    return out, torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
 
 
 def norm_and_rotate(
@@ -62,6 +84,22 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return out
 
 
+def swiglu_float8(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """`swiglu`, quantised: float8 [P, F] and the rows' scales, float32 [P, 1]."""
+    width = gate_up.shape[1] // 2
+    out, scale = _float8_like(gate_up[:, :width])
+    _swiglu_float8_kernel[(len(gate_up),)](gate_up, out, scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+    return out, scale
+
+
+def to_float8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [P, F] as float8 and their scales, float32 [P, 1]."""
+    out, scale = _float8_like(x)
+    block = triton.next_power_of_2(x.shape[1])
+    _to_float8_kernel[(len(x),)](x, out, scale, x.shape[1], BLOCK=block, num_warps=max(1, min(8, block // 256)))
+    return out, scale
+
+
 def _largest_power_of_two_in(a: int, b: int) -> int:
     both = a | b
     return both & -both
@@ -87,14 +125,51 @@ def _embed_kernel(
 
 
 @triton.jit
-def _rms_norm_kernel(x, weight, out, width, eps, BLOCK: tl.constexpr):
-    start = tl.program_id(0).to(tl.int64) * width
+def _rms_norm_kernel(
+    x, delta, weight, out, scales, width, eps, ADD: tl.constexpr, QUANTIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    position = tl.program_id(0).to(tl.int64)
+    start = position * width
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     row = tl.load(x + start + columns, inside, 0.0).to(tl.float32)
+    if ADD:
+        row += tl.load(delta + start + columns, inside, 0.0).to(tl.float32)
+        rounded = row.to(x.dtype.element_ty)
+        tl.store(x + start + columns, rounded, inside)
+        row = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(row * row, 0) / width + eps)
     row = row * scale * tl.load(weight + columns, inside, 0.0).to(tl.float32)
-    tl.store(out + start + columns, row.to(out.dtype.element_ty), inside)
+    if QUANTIZE:
+        _store_float8(row, out + start + columns, inside, scales + position)
+    else:
+        tl.store(out + start + columns, row.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def _store_float8(row, at, inside, scale_at):
+    scale = tl.maximum(tl.max(tl.abs(row), 0), 1e-12) / _MOST_FLOAT8
+    tl.store(scale_at, scale)
+    tl.store(at, (row * (1.0 / scale)).to(tl.float8e4nv), inside)
+
+
+@triton.jit
+def _to_float8_kernel(x, out, scales, width, BLOCK: tl.constexpr):
+    position = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    row = tl.load(x + position * width + columns, inside, 0.0).to(tl.float32)
+    _store_float8(row, out + position * width + columns, inside, scales + position)
+
+
+@triton.jit
+def _swiglu_float8_kernel(gate_up, out, scales, width, BLOCK: tl.constexpr):
+    position = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    gate = tl.load(gate_up + position * 2 * width + columns, inside, 0.0).to(tl.float32)
+    up = tl.load(gate_up + position * 2 * width + width + columns, inside, 0.0).to(tl.float32)
+    _store_float8(gate * tl.sigmoid(gate) * up, out + position * width + columns, inside, scales + position)
 
 
 @triton.jit

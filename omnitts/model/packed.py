@@ -3,19 +3,38 @@
 Weights are joined where they read the same input (queries with keys and values, gates with ups), the residual is added
 by the matrix product, and all else between the products is one pass of a kernel each. The last layer goes on with the
 target rows alone, once every position has given its keys and values.
+
+In float8 the layers' products take e4m3 numbers, with a scale for each output channel of a weight and for each row of
+an input; their results, the residual, attention and the heads stay in half precision.
 """
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from omnitts.model.attention import Attention
-from omnitts.model.backbone import OmniVoice
+from omnitts.model.backbone import Layer, OmniVoice
 from omnitts.model.checkpoint import ModelConfig
-from omnitts.model.kernels import embed, norm_and_rotate, rms_norm, swiglu
+from omnitts.model.kernels import (
+    embed,
+    norm_and_rotate,
+    rms_norm,
+    rms_norm_float8,
+    swiglu,
+    swiglu_float8,
+    to_float8,
+)
 
 _PLACES = 16_384  # positions of a document, to begin with: over ten minutes of audio
+
+
+@dataclass(frozen=True)
+class Float8:
+    """A matrix or rows in e4m3, with the scale of each column of a matrix [1, N], or of each row [P, 1]."""
+
+    values: Tensor
+    scale: Tensor
 
 
 @dataclass(frozen=True)
@@ -23,13 +42,13 @@ class PackedLayer:
     """A layer's weights; matrices are [in, out] views of what a Linear stores."""
 
     input_norm: Tensor
-    qkv: Tensor
+    qkv: Tensor | Float8
     q_norm: Tensor
     k_norm: Tensor
-    o: Tensor
+    o: Tensor | Float8
     post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Tensor | Float8
+    down: Tensor | Float8
 
 
 @dataclass(frozen=True)
@@ -46,8 +65,9 @@ class Row:
 class PackedModel:
     """The weights of an `OmniVoice`, which is used up by it, and the forward pass over a `Row`."""
 
-    def __init__(self, model: OmniVoice):
+    def __init__(self, model: OmniVoice, *, float8: bool = False):
         self.config: ModelConfig = model.config
+        self.float8 = float8
         self.text_table = model.llm.embed_tokens.weight.detach()
         self.audio_table = model.audio_embeddings.weight.detach()
         self.heads = model.audio_heads.weight.detach().t()
@@ -55,7 +75,7 @@ class PackedModel:
         self.device, self.dtype = self.heads.device, self.heads.dtype
         self.layers = []
         while len(model.llm.layers):  # layer by layer, so that two copies of the model are never there
-            self.layers.append(_packed(model.llm.layers[0]))
+            self.layers.append(_packed(model.llm.layers[0], float8))
             del model.llm.layers[0]
         self.reach(_PLACES)
 
@@ -77,44 +97,72 @@ class PackedModel:
         """Logits of the row's targets, [T, codebooks, V]."""
         config = self.config
         x = embed(row.text, row.frame, row.codes, self.text_table, self.audio_table, config.audio_vocab_size)
+        delta = None
         for layer in self.layers[:-1]:
-            heads = self._attend(layer, x, row, attention)
-            x = self._feed(layer, x, heads)
-        heads = self._attend(self.layers[-1], x, row, attention)
-        x = self._feed(self.layers[-1], x[row.targets], heads[row.targets])
-        logits = rms_norm(x, self.norm, config.rms_norm_eps) @ self.heads
+            heads = self._attend(layer, x, delta, row, attention)
+            delta = self._feed(layer, x, heads)
+        heads = self._attend(self.layers[-1], x, delta, row, attention)
+        x = x[row.targets]
+        delta = self._feed(self.layers[-1], x, heads[row.targets])
+        logits = rms_norm(x, self.norm, config.rms_norm_eps, delta) @ self.heads
         return logits.unflatten(-1, (config.num_audio_codebook, config.audio_vocab_size))
 
-    def _attend(self, layer: PackedLayer, x: Tensor, row: Row, attention: Attention) -> Tensor:
-        """The heads' outputs, [P, heads * D]."""
+    def _attend(self, layer: PackedLayer, x: Tensor, delta: Tensor | None, row: Row, attention: Attention) -> Tensor:
+        """The heads' outputs, [P, heads * D]; x: [P, H], to which a delta is added in place."""
         config = self.config
         q_heads, k_heads = config.num_attention_heads, config.num_key_value_heads
-        qkv = rms_norm(x, layer.input_norm, config.rms_norm_eps) @ layer.qkv
+        qkv = _product(self._normed(x, delta, layer.input_norm), layer.qkv)
         qkv = qkv.unflatten(-1, (q_heads + 2 * k_heads, config.head_dim))
         norm_and_rotate(qkv, layer.q_norm, layer.k_norm, self.cos, self.sin, row.place, q_heads, config.rms_norm_eps)
         q, k, v = qkv.split((q_heads, k_heads, k_heads), dim=1)
         return attention(q, k, v).flatten(1)
 
-    def _feed(self, layer: PackedLayer, x: Tensor, heads: Tensor) -> Tensor:
-        """The rest of a layer; x: [P, H], written over."""
-        x = x.addmm_(heads, layer.o)
-        hidden = swiglu(rms_norm(x, layer.post_norm, self.config.rms_norm_eps) @ layer.gate_up)
-        return x.addmm_(hidden, layer.down)
+    def _feed(self, layer: PackedLayer, x: Tensor, heads: Tensor) -> Tensor | None:
+        """The rest of a layer; x: [P, H], added to in place. What is still to be added to it, if anything."""
+        delta = self._add(x, Float8(*to_float8(heads)) if self.float8 else heads, layer.o)
+        gate_up = _product(self._normed(x, delta, layer.post_norm), layer.gate_up)
+        hidden = Float8(*swiglu_float8(gate_up)) if self.float8 else swiglu(gate_up)
+        return self._add(x, hidden, layer.down)
+
+    def _normed(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor | Float8:
+        if self.float8:
+            return Float8(*rms_norm_float8(x, weight, self.config.rms_norm_eps, delta))
+        return rms_norm(x, weight, self.config.rms_norm_eps, delta)
+
+    def _add(self, x: Tensor, rows: Tensor | Float8, matrix: Tensor | Float8) -> Tensor | None:
+        """x += rows @ matrix: by the product itself, or, in float8, by the next norm, which is given the result."""
+        if isinstance(rows, Float8):
+            return _product(rows, matrix)
+        x.addmm_(rows, matrix)
+        return None
 
 
-def _packed(layer) -> PackedLayer:
+def _product(rows: Tensor | Float8, matrix: Tensor | Float8) -> Tensor:
+    """[P, in] @ [in, out] -> [P, out] in half precision."""
+    if isinstance(rows, Float8):
+        return torch._scaled_mm(
+            rows.values, matrix.values, rows.scale, matrix.scale, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    return rows @ matrix
+
+
+def _packed(layer: Layer, float8: bool) -> PackedLayer:
     attention, mlp = layer.self_attn, layer.mlp
 
-    def joined(*parts) -> Tensor:
-        return torch.cat([part.weight.detach() for part in parts]).t()
+    def joined(*parts: nn.Linear) -> Tensor | Float8:
+        weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts])
+        if float8:
+            values, scale = to_float8(weight.detach())
+            return Float8(values.t(), scale.t())
+        return weight.detach().t()
 
     return PackedLayer(
         layer.input_layernorm.weight.detach(),
         joined(attention.q_proj, attention.k_proj, attention.v_proj),
         attention.q_norm.weight.detach(),
         attention.k_norm.weight.detach(),
-        attention.o_proj.weight.detach().t(),
+        joined(attention.o_proj),
         layer.post_attention_layernorm.weight.detach(),
         joined(mlp.gate_proj, mlp.up_proj),
-        mlp.down_proj.weight.detach().t(),
+        joined(mlp.down_proj),
     )

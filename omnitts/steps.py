@@ -88,7 +88,9 @@ class Engine:
         """Packs a model, which is used up by it. float8: see `model.packed`; needs bfloat16."""
         packed = PackedModel(model, float8=float8)
         on_gpu = packed.device.type == "cuda"
-        return Engine(packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype))
+        return Engine(
+            packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype, packed.config.head_dim)
+        )
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from omnitts.model.backbone import attend
 
+_FLASHINFER_HEADS = (64, 128, 256)
 _WORKSPACE = 128 << 20  # bytes, as FlashInfer advises; it holds partial results of long documents
 
 
@@ -29,11 +30,11 @@ class Attention(Protocol):
         ...
 
 
-def attention_backend(device: torch.device, dtype: torch.dtype) -> str:
+def attention_backend(device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
     """The fastest that is there: "flashinfer", "torch" (half precision on a GPU), or "plain"."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return "plain"
-    return "flashinfer" if has_flashinfer() else "torch"
+    return "flashinfer" if head_dim in _FLASHINFER_HEADS and has_flashinfer() else "torch"
 
 
 @cache

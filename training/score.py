@@ -41,7 +41,7 @@ def main() -> None:
         errors = edit_distance(reference, words(heard))
         hertz = median_pitch(wave, rate)
         right = (hertz > SPLIT_HZ) == (clip["speaker"] == FEMALE)
-        totals[clip["kind"], clip["speaker"]] += (errors, len(reference), right, 1, trouble(wave), hertz)
+        totals[clip["kind"], clip["speaker"]] += (errors, len(reference), right, 1, trouble(wave, rate), hertz)
         worst.append((errors / len(reference), clip["file"], clip["text"], heard, round(hertz)))
     for (kind, speaker), (errors, count, right, clips, troubles, hertz) in totals.items():
         print(
@@ -97,9 +97,9 @@ def median_pitch(wave: np.ndarray, rate: int) -> float:
     return float(np.median(pitches)) if pitches else 0.0
 
 
-def trouble(wave: np.ndarray) -> bool:
-    """Silent, clipped, or loud at the very end."""
-    tail = wave[-len(wave) // 50 :]
+def trouble(wave: np.ndarray, rate: int) -> bool:
+    """Silent, clipped, or in its last 0.05 s as loud as in the whole."""
+    tail = wave[-rate // 20 :]
     loudness = np.sqrt(np.mean(wave**2))
     return bool(loudness < 0.005 or (np.abs(wave) >= 0.999).mean() > 1e-4 or np.sqrt(np.mean(tail**2)) > loudness)
 

@@ -6,8 +6,7 @@ HuBERT. Each reference audio is encoded once, and many jobs have none, so the en
 
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, resample
 from omnitts.errors import InputError
 from omnitts.model.checkpoint import MOST_LAYERS, Checkpoint, read_json, require, require_numbers
+from omnitts.model.decoding import Ends, decode_batch, decode_dtype, in_dtype, repeatable, silent_beyond
 from omnitts.model.weights import load_weights
 
 if TYPE_CHECKING:
@@ -202,6 +202,29 @@ class Codec(nn.Module):
             wave = self(batch)
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
 
+    def decode_batch(self, codes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Decodes clips of any lengths: int16 [8, T_i] each -> float32 waveforms [T_i * 960], in the order given.
+
+        On the CPU each is what `decode` gives, to the bit. On a GPU clips of similar length are decoded together by
+        convolutions in bfloat16, and what pads them is kept silent between all layers, so that a clip's last samples
+        are as good as its first. The error of bfloat16 against float32 is 28 dB below the sound, as measured on a CPU
+        with the bundled `noise`.
+        """
+        return decode_batch(self, codes)
+
+    def decode_padded(self, codes: Tensor, lengths: Sequence[int]) -> Tensor:
+        """codes: int64 [B, 8, T], `lengths` frames of each the clip's -> float32 [B, T * 960], each as if alone."""
+        ends, decoder = Ends(lengths, self.device), self._batch_decoder
+        x = self.fc2(self.quantizer.decode(codes)).transpose(1, 2)
+        x = x.to(next(decoder.parameters()).dtype)
+        ends.silence(x, 2)
+        with silent_beyond(decoder, ends):
+            return decoder(x)[:, 0].float()
+
+    @cached_property
+    def _batch_decoder(self) -> nn.Module:
+        return in_dtype(self.acoustic_decoder, decode_dtype(self.device))
+
     @torch.inference_mode()
     def encode(self, wave: np.ndarray | Tensor) -> np.ndarray:
         """wave: float [N] at 24 kHz, N a multiple of 960 -> codes, int16 [8, N / 960].
@@ -212,9 +235,8 @@ class Codec(nn.Module):
         wave = torch.as_tensor(wave).to(self.device, torch.float32)
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
-        encoder = self.encoder
         with repeatable(self.device):
-            features = encoder(wave)
+            features = self.encoder(wave)
             if not features.isfinite().all():
                 raise InputError("the codec's encoder makes no finite numbers of this recording")
             codes = self.quantizer.encode(features)
@@ -237,23 +259,6 @@ class Codec(nn.Module):
             ignored=(*UNUSED_TENSORS, *DECODER_TENSORS),
         )
         return encoder
-
-
-@contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
-    """One thread on the CPU, no TF32 on a GPU.
-
-    Convolutions that are split over threads round differently: with one, the number of cores changes no sample. The
-    codec is a small part of the work, and short clips decode faster so. TF32 rounds so coarsely that a reference's
-    codes differ from the CPU's.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if device.type == "cpu" else threads)
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Codebook(nn.Module):

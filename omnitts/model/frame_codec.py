@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE
 from omnitts.errors import InputError
 from omnitts.model.checkpoint import read_json, require
-from omnitts.model.codec import build, repeatable
+from omnitts.model.codec import build
+from omnitts.model.decoding import Ends, decode_batch, decode_dtype, in_dtype, repeatable
 from omnitts.model.weights import load_weights
 
 MODEL_TYPE = "frame_codec"
@@ -96,15 +97,34 @@ class FrameCodec(nn.Module):
             wave = torch.cat([self(clip) for clip in batch])
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
 
+    def decode_batch(self, codes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Decodes clips of any lengths: int16 [8, T_i] each -> float32 waveforms [T_i * 960], in the order given.
+
+        On the CPU each is what `decode` gives, to the bit. On a GPU clips of similar length are decoded together in
+        bfloat16, and what pads them is kept silent between all layers, so that a clip's last samples are as good as
+        its first. The error of bfloat16 against float32 is 22 to 34 dB below the speech, as measured on a CPU with
+        the bundled `mini`.
+        """
+        return decode_batch(self, codes)
+
+    def decode_padded(self, codes: Tensor, lengths: Sequence[int]) -> Tensor:
+        """codes: int64 [B, 8, T], `lengths` frames of each the clip's -> float32 [B, T * 960], each as if alone."""
+        decoder = self._batch_decoder
+        features = self.quantizer.decode(codes).to(decoder.stem.weight.dtype)
+        return decoder(features, Ends(lengths, self.device))
+
+    @cached_property
+    def _batch_decoder(self) -> "Decoder":
+        return in_dtype(self.decoder, decode_dtype(self.device))
+
     @torch.inference_mode()
     def encode(self, wave: np.ndarray | Tensor) -> np.ndarray:
         """wave: float [N] at 24 kHz, N a multiple of 960 -> codes, int16 [8, N / 960]."""
         wave = torch.as_tensor(wave).to(self.device, torch.float32)
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
-        encoder = self.encoder
         with repeatable(self.device):
-            features = encoder(wave[None])
+            features = self.encoder(wave[None])
             if not features.isfinite().all():
                 raise InputError("the codec's encoder makes no finite numbers of this recording")
             codes = self.quantizer.encode(features)[0]
@@ -203,11 +223,19 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(config.decoder_fine_width)
         self.head = nn.Linear(config.decoder_fine_width, _OUT_FFT + 2)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """features [B, T, codebook_dim] -> waveform [B, T * 960]."""
-        x = self.split(self.coarse(self.stem(features)))
-        x = self.fine(x.reshape(len(x), -1, x.shape[-1] // STEPS))
-        return inverse_stft(self.head(self.norm(x)).float())
+    def forward(self, features: Tensor, ends: Ends | None = None) -> Tensor:
+        """features [B, T, codebook_dim] -> waveform [B, T * 960]. ends: of clips that share a padded batch."""
+        x = self._run(self.coarse, self.stem(features), ends)
+        x = self.split(x)
+        x = self._run(self.fine, x.reshape(len(x), -1, x.shape[-1] // STEPS), ends)
+        return inverse_stft(self.head(self.norm(x)).float(), ends)
+
+    def _run(self, stack: nn.Sequential, x: Tensor, ends: Ends | None) -> Tensor:
+        for block in stack:
+            if ends is not None:
+                ends.silence(x, 1)
+            x = block(x)
+        return x
 
 
 def log_mel(wave: Tensor, bins: int, fft: int = _MEL_FFT, hop: int = HOP) -> Tensor:
@@ -223,13 +251,21 @@ def mel_spectrum(wave: Tensor, bins: int, fft: int = _MEL_FFT, hop: int = HOP) -
     return spectrum.abs() @ _mel_filters(bins, fft, wave.device)
 
 
-def inverse_stft(x: Tensor) -> Tensor:
-    """Log magnitudes and phases [B, T, 962] -> waveform [B, T * 240], by overlap-add of Hann windows."""
+def inverse_stft(x: Tensor, ends: Ends | None = None) -> Tensor:
+    """Log magnitudes and phases [B, T, 962] -> waveform [B, T * 240], by overlap-add of Hann windows.
+
+    ends: of clips that share a padded batch; spectra beyond them sound in none.
+    """
     magnitude, phase = x.chunk(2, dim=-1)
     spectrum = torch.polar(magnitude.clamp(max=_LOUDEST).exp(), phase)
     window = _hann(_OUT_FFT, x.device)
-    added = _overlap_add(torch.fft.irfft(spectrum, n=_OUT_FFT) * window)
-    norm = _overlap_add(window.square().expand(1, x.shape[1], -1))
+    frames = torch.fft.irfft(spectrum, n=_OUT_FFT) * window
+    weights = window.square().expand(1, x.shape[1], -1)
+    if ends is not None:
+        weights = weights.repeat(len(x), 1, 1)
+        ends.silence(frames, 1)
+        ends.silence(weights, 1)
+    added, norm = _overlap_add(frames), _overlap_add(weights)
     edge = (_OUT_FFT - HOP) // 2
     return (added / norm.clamp(min=1e-3))[:, edge:-edge]
 

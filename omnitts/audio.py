@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +52,9 @@ _NO_LAST_PAGE = "Last page lacks an end-of-stream bit"  # in its log of an Ogg f
 # MP3s are counted in blocks of 1,152 samples, and decoders differ by a few of them.
 _MISSING_SAMPLES = 4 * 1152
 _ENCODE_SAMPLES = 1 << 16
+
+# Held while the process's stderr leads nowhere. Whoever has to be heard while other threads read audio takes it.
+stderr_lock = RLock()
 
 _SINC_ZERO_CROSSINGS = 6
 _SINC_ROLLOFF = 0.99
@@ -149,6 +153,12 @@ def _reason(error: Exception) -> str:
 @contextmanager
 def _muted() -> Iterator[None]:
     """Nothing on the process's stderr meanwhile: the MP3 reader inside libsndfile writes there, naming no file."""
+    with stderr_lock, _null_stderr():
+        yield
+
+
+@contextmanager
+def _null_stderr() -> Iterator[None]:
     try:
         kept = os.dup(2)
     except OSError:  # closed

@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -380,3 +381,13 @@ def test_importing_is_light():
     code = "import sys, omnitts.audio, omnitts.model.voice; print({'torch', 'soundfile'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "set()"
+
+
+def test_threads_that_read_leave_stderr_as_it_was(tmp_path):
+    path = tmp_path / "a.mp3"
+    write_audio(path, sine(440, 24000, 0.2), 24000, "mp3")
+    before = os.fstat(2)
+    with ThreadPoolExecutor(8) as threads:
+        waves = list(threads.map(lambda _: read_audio(path)[0], range(100)))
+    assert os.path.samestat(os.fstat(2), before)
+    assert all(np.array_equal(wave, waves[0]) for wave in waves)

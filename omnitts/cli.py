@@ -177,6 +177,11 @@ positions_option = click.option(
     "--no-cuda-graphs", is_flag=True, help="On a GPU, launch kernels one by one: slower, with nothing to capture first."
 )
 @click.option("--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16.")
+@click.option(
+    "--log-stats",
+    is_flag=True,
+    help="Say at the end where the time went and how full the batches were, also in DIR/summary.json.",
+)
 @click.option("--quiet", is_flag=True, help="No progress bar and no notes; warnings and errors still go to stderr.")
 def synth(
     manifest: str,
@@ -192,6 +197,7 @@ def synth(
     max_positions: int | None,
     no_cuda_graphs: bool,
     save_codes: bool,
+    log_stats: bool,
     quiet: bool,
 ) -> int:
     """Voice every line of MANIFEST into DIR.
@@ -236,6 +242,7 @@ def synth(
         asked={"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
         max_positions=max_positions or DEFAULT_MAX_POSITIONS[torch_device.type],
         progress=job.Bar(len(lines.utterances), quiet=quiet),
+        log_stats=log_stats,
     )
     if not quiet or totals.failed or totals.interrupted:
         click.echo(_closing_line(totals, output), err=True)

@@ -1,4 +1,4 @@
-"""The one exception for mistakes of the user's: bad manifests, recipes, checkpoints, options. How messages count."""
+"""The one exception for mistakes of the user's: bad manifests, recipes, options. How messages are worded."""
 
 from os import PathLike
 
@@ -35,3 +35,11 @@ class InputError(Exception):
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """`1 batch`, `2,000 lines`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def reason(error: Exception) -> str:
+    """Why something failed, in one line; of what tells little by itself, the class too."""
+    text = " ".join(str(error).split())
+    if text and isinstance(error, InputError | RuntimeError):  # ours, and torch's
+        return text
+    return f"{type(error).__name__}: {text}".rstrip(": ")

@@ -6,23 +6,27 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
 from tqdm import tqdm
 
 from omnitts import __version__
-from omnitts.audio import write_audio
+from omnitts.audio import stderr_lock, write_audio
+from omnitts.errors import counted
 from omnitts.files import atomic_path, open_alone
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.recipe import digest
-from omnitts.tts import TTS, Speech
+from omnitts.speech import Speech
+from omnitts.stats import Stats
+from omnitts.tts import TTS
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
@@ -62,28 +66,52 @@ def run_job(
     asked: Mapping[str, Any],
     max_positions: int,
     progress: "Bar",
+    log_stats: bool = False,
 ) -> Totals:
     """Voices all utterances into the output folder.
 
     Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json
     closes the run, also one that Ctrl-C ended, and repeats what was `asked` for. An utterance that fails is
     recorded and costs no other. Raises InputError when another run is writing into the folder.
+
+    log_stats: also print where the time went, and put it into summary.json.
     """
-    totals = Totals(len(utterances))
-    started, clock = datetime.now(UTC), time.monotonic()
+    totals, stats, recording = Totals(len(utterances)), Stats(), Lock()
+    started, clock = datetime.now(UTC), time.perf_counter()
     with open_alone(output.folder / RESULTS, "--out") as results:
+
+        def deliver(speech: Speech) -> None:
+            line = _write(speech, output, tts.sample_rate)
+            with recording:
+                _record(line, results, totals)
+
+        speeches = tts.stream(utterances, max_positions=max_positions, progress=progress, stats=stats, deliver=deliver)
         try:
-            for speech in tts.stream(utterances, max_positions=max_positions, progress=progress):
-                _record(_write(speech, output, tts.sample_rate), results, totals)
-                progress.finished(totals)
+            with closing(speeches):
+                for _ in speeches:
+                    progress.finished(totals)
         except KeyboardInterrupt:
             totals.interrupted = True
         finally:
             progress.close()
-        totals.wall_seconds = time.monotonic() - clock
+            _warn(stats)
+        totals.wall_seconds = time.perf_counter() - clock
         summary = {**asked, "format": output.format, **_summary(tts, totals, started, max_positions)}
+        if log_stats:
+            summary["stats"] = stats.as_dict(totals.wall_seconds, totals.audio_seconds)
+            for line in stats.lines(totals.wall_seconds, totals.audio_seconds):
+                tqdm.write(line, file=sys.stderr)
         _write_json(output.folder / SUMMARY, summary)
     return totals
+
+
+def _warn(stats: Stats) -> None:
+    if stats.splits:
+        tqdm.write(
+            f"warning: the GPU's memory ran out, and {counted(stats.splits, 'batch', 'batches')} had to be halved and "
+            f"made again; nothing is lost, but --max-positions {stats.max_positions} saves the time",
+            file=sys.stderr,
+        )
 
 
 def _write(speech: Speech, output: Output, sample_rate: int) -> dict[str, Any]:
@@ -131,7 +159,8 @@ def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
         totals.audio_seconds += line["seconds"]
     else:
         totals.failed += 1
-        tqdm.write(f"{line['id']}: {line['error']}", file=sys.stderr)
+        with stderr_lock:
+            tqdm.write(f"{line['id']}: {line['error']}", file=sys.stderr)
 
 
 def _write_codes(path: Path, codes: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from omnitts.errors import InputError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WINDOW = 1024  # utterances planned and packed together; bounds memory on long manifests
+FIRST_WINDOW = 128  # where recordings are to be read first
 _DURATION_TOLERANCE = 0.05
 _SEED_BITS = 53  # derived seeds survive JSON readers that keep numbers as doubles
 
@@ -60,10 +61,18 @@ class Piece:
 
 
 def windows(utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
-    """The utterances in lists of up to WINDOW, each of which is planned and packed on its own."""
+    """The utterances in lists of up to WINDOW, each of which is planned and packed on its own.
+
+    All waits for the first one. When that holds recordings, which take a while to read and encode, it is short, and
+    the next ones double: each is made ready while the one before it runs.
+    """
     remaining = iter(utterances)
-    while window := list(islice(remaining, WINDOW)):
+    first = list(islice(remaining, WINDOW))
+    size = FIRST_WINDOW if any(utterance.ref_audio is not None for utterance in first) else WINDOW
+    remaining = chain(first, remaining)
+    while window := list(islice(remaining, size)):
         yield window
+        size = min(2 * size, WINDOW)
 
 
 def check_voices(

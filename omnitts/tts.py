@@ -1,80 +1,30 @@
 """Text in, speech out: loads a checkpoint and runs prepare -> engine -> codec for any number of utterances."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from omnitts.audio import SAMPLE_RATE, join_chunks, postprocess, read_audio
-from omnitts.engine import Request, accelerated, generate
-from omnitts.errors import InputError
+from omnitts.audio import SAMPLE_RATE, read_audio
+from omnitts.engine import accelerated
+from omnitts.errors import InputError, reason
 from omnitts.manifest import Utterance, read_utterances
 from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint, resolve_model
 from omnitts.model.codec import load_codec
 from omnitts.model.voice import Voice, load_voice, prepare_reference
 from omnitts.packing import DEFAULT_MAX_POSITIONS
-from omnitts.prepare import Piece, check_voices, plan_batches, plan_pieces, too_long, utterance_seed, windows
+from omnitts.pipeline import Pipeline, Progress, Silent
+from omnitts.prepare import check_voices
 from omnitts.recipe import Recipe, load_recipe, shown, with_settings
+from omnitts.speech import Speech, SynthesisError
+from omnitts.stages import stages_for
+from omnitts.stats import Stats
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class SynthesisError(RuntimeError):
-    """Utterances could not be made; the message names each and says why.
-
-    `results`: what `synthesize` would have returned, Speech in the order of its items; the failed ones have an `error`.
-    """
-
-    def __init__(self, message: str, results: Sequence["Speech"] = ()):
-        super().__init__(message)
-        self.results = list(results)
-
-
-@dataclass(frozen=True)
-class Speech:
-    """One utterance's result. On failure `error` says why, and `audio` and `codes` are None."""
-
-    id: str
-    recipe: Recipe
-    seed: int  # as a line's `seed`, it makes this clip again
-    sample_rate: int = SAMPLE_RATE
-    audio: np.ndarray | None = None  # float32 [samples]
-    codes: np.ndarray | None = None  # int16 [codebooks, frames]; the chunks of a long text end to end
-    error: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        return 0.0 if self.audio is None else len(self.audio) / self.sample_rate
-
-    @property
-    def frames(self) -> int:
-        return 0 if self.codes is None else self.codes.shape[1]
-
-
-class Progress(Protocol):
-    """Hears of the work: references made ready, frames (25 a second) that a window will need, and frames done."""
-
-    def prepared(self, utterances: int, of: int) -> None: ...
-
-    def planned(self, utterances: int, frames: int) -> None: ...
-
-    def advanced(self, frames: float) -> None: ...
-
-
-class _Silent:
-    def prepared(self, utterances: int, of: int) -> None:
-        pass
-
-    def planned(self, utterances: int, frames: int) -> None:
-        pass
-
-    def advanced(self, frames: float) -> None:
-        pass
 
 
 def load(
@@ -116,7 +66,7 @@ def load_checkpoint(
         if encoder:
             codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
     except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
-        raise InputError(f"cannot be loaded on {device}: {_reason(error)}", file=checkpoint.path) from None
+        raise InputError(f"cannot be loaded on {device}: {reason(error)}", file=checkpoint.path) from None
     return TTS(checkpoint, tokenizer, model, codec, device, dtype)
 
 
@@ -157,30 +107,6 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@dataclass
-class _Take:
-    """An utterance on its way: its pieces' codes fill `chunks`, or `error` says why it cannot be made."""
-
-    utterance: Utterance
-    seed: int
-    voice: Voice | None
-    chunks: dict[int, np.ndarray] = field(default_factory=dict)
-    chunk_count: int = 0
-    error: str | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.error is not None or len(self.chunks) == self.chunk_count
-
-
-def _reason(error: Exception) -> str:
-    """Why something failed, in one line; of what tells little by itself, the class too."""
-    text = " ".join(str(error).split())
-    if text and isinstance(error, InputError | RuntimeError):  # ours, and torch's
-        return text
-    return f"{type(error).__name__}: {text}".rstrip(": ")
-
-
 def _plain(value: Any) -> Any:
     """numpy's scalars, as data frames give them, are not numbers to what checks the fields of a line."""
     if isinstance(value, Mapping):
@@ -196,13 +122,8 @@ def _record(number: int, item: Any) -> dict[str, Any]:
     raise InputError(f"wanted a text or a mapping with one, got {shown(item)}", file="items", line=number)
 
 
-def _request(piece: Piece, take: _Take) -> Request:
-    reference = None
-    if piece.follows_first:
-        reference = take.chunks[0]
-    elif take.voice is not None:
-        reference = take.voice.codes
-    return Request(piece.prompt_ids, reference, piece.target_frames, piece.recipe, piece.seed)
+def _as_it_is(speech: Speech) -> Speech:
+    return speech
 
 
 class TTS:
@@ -266,96 +187,24 @@ class TTS:
         *,
         max_positions: int | None = None,
         progress: Progress | None = None,
-    ) -> Iterator[Speech]:
+        stats: Stats | None = None,
+        deliver: Callable[[Speech], Any] = _as_it_is,
+    ) -> Iterator[Any]:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
 
         An utterance's result does not depend on the others, nor on max_positions (on the CPU, to the last bit).
         One that fails, for whatever reason, is a Speech with an `error`, and costs no other.
+
+        deliver: is called with each Speech as soon as that is there, and makes what is yielded of it. With a GPU
+        several threads call it, while the engine goes on. stats: gets the run's times added.
         """
         if max_positions is None:
             max_positions = DEFAULT_MAX_POSITIONS[self.device.type]
         if not isinstance(max_positions, int | np.integer) or max_positions < 1:
             raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
-        for window in windows(utterances):
-            yield from self._run_window(window, max_positions, progress or _Silent())
-
-    def _run_window(self, window: list[Utterance], max_positions: int, progress: Progress) -> Iterator[Speech]:
-        takes = []
-        for number, utterance in enumerate(window, 1):
-            take = _Take(utterance, utterance_seed(utterance), None)
-            try:
-                take.voice = self.voice_of(utterance)
-            except Exception as error:  # whatever a strange recording sets off
-                take.error = _reason(error)
-            if take.error is None:
-                takes.append(take)
-            else:
-                yield self._finish(take)
-            progress.prepared(number, len(window))
-        pieces = plan_pieces(
-            self.tokenizer, [t.utterance for t in takes], [t.voice for t in takes], [t.seed for t in takes]
-        )
-        for piece in pieces:
-            take = takes[piece.owner]
-            take.chunk_count += 1
-            take.error = take.error or too_long(piece)
-        yield from (self._finish(take) for take in takes if take.error is not None)
-        pieces = [piece for piece in pieces if takes[piece.owner].error is None]
-        progress.planned(len(window), sum(piece.target_frames for piece in pieces))
-        for batch in plan_batches(pieces, max_positions):
-            batch = [piece for piece in batch if takes[piece.owner].error is None]
-            self._run_batch(batch, takes, progress)
-            for owner in dict.fromkeys(piece.owner for piece in batch):
-                if takes[owner].ended:
-                    yield self._finish(takes[owner])
-                    takes[owner].chunks.clear()
-
-    def _run_batch(self, pieces: list[Piece], takes: list[_Take], progress: Progress) -> None:
-        """Generates the codes of a batch; when that fails, each piece gets a try alone, so that one costs no other."""
-        requests = [_request(piece, takes[piece.owner]) for piece in pieces]
-        try:
-            results = generate(self.model, requests, on_step=progress.advanced) if requests else []
-        except Exception as error:
-            failure = _reason(error)
-        else:
-            for piece, result in zip(pieces, results, strict=True):
-                take = takes[piece.owner]
-                take.chunks[piece.chunk] = result.codes
-                if result.status:
-                    take.error = "generation failed: the model's logits were not finite"
-            return
-        # Out here, where the error is gone: it holds on to the batch's memory, which may be what ran out.
-        if len(pieces) == 1:
-            takes[pieces[0].owner].error = f"generation failed: {failure}"
-            return
-        for piece in pieces:
-            if takes[piece.owner].error is None:
-                self._run_batch([piece], takes, progress)
-
-    def _finish(self, take: _Take) -> Speech:
-        """The result of a take that has ended: its audio decoded and post-processed, or its error."""
-        result = Speech(take.utterance.id, take.utterance.recipe, take.seed, self.sample_rate)
-        if take.error is None:
-            chunks = [codes for _, codes in sorted(take.chunks.items())]
-            try:
-                return replace(result, audio=self._decode(chunks, take), codes=np.concatenate(chunks, axis=1))
-            except Exception as error:
-                take.error = _reason(error)
-        return replace(result, error=take.error)
-
-    def _decode(self, chunks: list[np.ndarray], take: _Take) -> np.ndarray:
-        """Codes int16 [codebooks, T] of each chunk -> the finished waveform, float32 [samples]."""
-        wave = join_chunks([self.codec.decode(codes) for codes in chunks])
-        if not np.isfinite(wave).all():
-            raise SynthesisError("the decoded audio is not finite")
-        audio = postprocess(
-            wave,
-            ref_rms=None if take.voice is None else take.voice.rms,
-            postprocess_output=take.utterance.recipe.postprocess_output,
-        )
-        if not audio.any():
-            raise SynthesisError("the audio came out empty: all of it is silence")
-        return audio
+        stages = stages_for(self.device)
+        pipeline = Pipeline(self, stages, int(max_positions), progress or Silent(), stats or Stats(), deliver)
+        yield from pipeline.run(utterances)
 
     def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:
         """Encodes reference audio and its transcript once, for use as a `voice`. Raises InputError."""

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -258,6 +259,113 @@ def test_interrupting_keeps_what_is_done(run, manifest, tmp_path, checkpoint_dir
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["interrupted"] is True
 
 
+@pytest.fixture
+def threads(monkeypatch):
+    """The stages of a GPU's run."""
+    from omnitts.stages import on_threads
+
+    monkeypatch.setattr("omnitts.tts.stages_for", lambda device: on_threads(None))
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("omnitts")]
+
+
+def test_threads_write_the_same_files(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import prepare
+    from omnitts.stages import on_threads
+
+    monkeypatch.setattr(prepare, "FIRST_WINDOW", 3)
+    path = manifest(
+        *({"text": f"Number {n}."} for n in range(6)),
+        {"text": "Hello again.", "ref_audio": "reference.wav", "ref_text": "So it is."},
+    )
+    common = ["synth", path, "--model", checkpoint_dir, "--max-positions", 200, "--save-codes", *FAST, "--out"]
+    assert run(*common, tmp_path / "one")[0] == 0
+    monkeypatch.setattr("omnitts.tts.stages_for", lambda device: on_threads(None))
+    assert run(*common, tmp_path / "two")[0] == 0
+    names = sorted(p.name for p in (tmp_path / "one").iterdir())
+    assert names == sorted(p.name for p in (tmp_path / "two").iterdir()) and len(names) == 2 * 7 + 2
+    for name in names:
+        if name.endswith((".wav", ".npy")):
+            assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert results_of(tmp_path / "one") == results_of(tmp_path / "two")
+
+
+def test_threads_lose_no_line_and_no_failure(threads, run, manifest, tmp_path, checkpoint_dir):
+    out = tmp_path / "out"
+    for name in ("line-3", "line-20"):
+        (out / f"{name}.wav").mkdir(parents=True)
+    path = manifest(*({"id": f"line-{n}", "text": "Hi."} for n in range(30)))
+    code, _, said = run("synth", path, "--out", out, "--model", checkpoint_dir, "--max-positions", 100, *FAST)
+    assert code == 1 and "28 of 30 written" in said and "2 failed" in said
+    assert {name for name, line in results_of(out).items() if line["status"] == "failed"} == {"line-3", "line-20"}
+    assert said.count("cannot write line-") == 2 and len(results_of(out)) == 30
+
+
+def test_interrupting_threads_keeps_what_the_engine_made(threads, run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import pipeline
+
+    generate, batches = pipeline.generate, []
+
+    def generate_then_stop(*arguments, **options):
+        if len(batches) == 5:
+            raise KeyboardInterrupt
+        batches.append(1)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(pipeline, "generate", generate_then_stop)
+    path = manifest(*({"text": "Hello."} for _ in range(9)))
+    out = tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, "--max-positions", 1, *FAST]
+    code, _, said = run(*common)
+    assert code == 130 and "5 of 9 written" in said and "interrupted" in said
+    assert len(results_of(out)) == len(list(out.glob("*.wav"))) == 5
+    assert json.loads((out / "summary.json").read_text())["interrupted"] is True
+
+
+def test_threads_that_cannot_record_end_the_run_with_one_line(
+    threads, run, manifest, tmp_path, checkpoint_dir, monkeypatch
+):
+    from omnitts import job
+
+    def record(line, results, totals):
+        raise OSError(28, "No space left on device", "results.jsonl")
+
+    monkeypatch.setattr(job, "_record", record)
+    path = manifest(*({"text": "Hello."} for _ in range(20)))
+    common = ["synth", path, "--out", tmp_path, "--model", checkpoint_dir, "--quiet", "--max-positions", 1, *FAST]
+    assert run(*common) == (1, "", "error: results.jsonl: No space left on device\n")
+
+
+def test_stats_are_said_and_kept(run, manifest, tmp_path, checkpoint_dir):
+    common = ["synth", manifest({"text": "Hi."}, {"text": "Ho."}), "--model", checkpoint_dir, "--quiet", *FAST]
+    code, _, said = run(*common, "--log-stats", "--out", tmp_path / "a")
+    assert code == 0 and said.count("stats: ") == said.count("\n") == 3 and "1 batch of 2.0 clips" in said
+    stats = json.loads((tmp_path / "a" / "summary.json").read_text())["stats"]
+    assert stats["batches"] == 1 and stats["clips_per_batch"] == 2 and 0 < stats["share"]["step"] < 1
+    assert sum(stats["share"][stage] for stage in ("prepare", "step", "finish", "host")) == pytest.approx(1, abs=1e-3)
+    assert run(*common, "--out", tmp_path / "b") == (0, "", "")
+    assert "stats" not in json.loads((tmp_path / "b" / "summary.json").read_text())
+
+
+def test_memory_that_runs_out_is_one_warning(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import pipeline
+
+    def small(model, requests, **options):
+        if len(requests) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return generate(model, requests, **options)
+
+    generate = pipeline.generate
+    monkeypatch.setattr(pipeline, "generate", small)
+    path = manifest(*({"text": "Hello."} for _ in range(16)))
+    common = ["synth", path, "--model", checkpoint_dir, "--quiet", "--log-stats", *FAST, "--out", tmp_path]
+    code, _, said = run(*common)
+    assert code == 0 and said.count("warning: ") == 1 and "--max-positions" in said
+    assert json.loads((tmp_path / "summary.json").read_text())["written"] == 16
+    most = said.partition("--max-positions ")[2].split()[0]
+    assert run(*common, "--max-positions", most)[2].count("warning: ") == 0  # the advice is good
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -349,11 +457,11 @@ def test_plan_names_what_would_fail(run, manifest, checkpoint_dir):
 
 
 def test_plan_is_what_synth_runs(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
-    from omnitts import tts
+    from omnitts import pipeline
 
     batches = []
-    generate = tts.generate
-    monkeypatch.setattr(tts, "generate", lambda m, r, **k: batches.append(r) or generate(m, r, **k))
+    generate = pipeline.generate
+    monkeypatch.setattr(pipeline, "generate", lambda m, r, **k: batches.append(r) or generate(m, r, **k))
     long = "A first part of some length, then a second one; a third part, too. " * 3
     path = manifest(
         *({"text": "Hello there. " * (i + 1)} for i in range(5)),
@@ -415,9 +523,18 @@ def test_voice_create_does_not_write_over_a_recording(run, recording, tmp_path, 
     assert odd.read_bytes()[:4] == b"RIFF"
 
 
-def process(*arguments: object, **options) -> subprocess.Popen:
-    """The tool as a process of its own."""
-    command = [sys.executable, "-m", "omnitts", *map(str, arguments)]
+ON_THREADS = """
+import omnitts.tts
+from omnitts import cli, stages
+omnitts.tts.stages_for = lambda device: stages.on_threads(None)
+cli.main()
+"""
+
+
+def process(*arguments: object, threads: bool = False, **options) -> subprocess.Popen:
+    """The tool as a process of its own; with `threads` its stages are those of a GPU's run."""
+    start = ["-c", ON_THREADS] if threads else ["-m", "omnitts"]
+    command = [sys.executable, *start, *map(str, arguments)]
     return subprocess.Popen(command, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, **options)
 
 
@@ -497,11 +614,12 @@ def test_a_broken_stderr_costs_no_audio(manifest, tmp_path, checkpoint_dir):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
-def test_sigterm_keeps_what_is_done(manifest, tmp_path, checkpoint_dir):
+@pytest.mark.parametrize("threads", [False, True])
+def test_sigterm_keeps_what_is_done(manifest, tmp_path, checkpoint_dir, threads):
     path = manifest(*({"text": "Hello there."} for _ in range(500)))
     out = tmp_path / "o"
     command = ["synth", path, "--out", out, "--model", checkpoint_dir, "--max-positions", 1, "--set", "num_step=16"]
-    with process(*command, stderr=subprocess.PIPE) as running:
+    with process(*command, threads=threads, stderr=subprocess.PIPE) as running:
         while running.poll() is None and not ((out / "results.jsonl").exists() and results_of(out)):
             time.sleep(0.05)
         for again in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # as schedulers and shells do it
@@ -511,6 +629,7 @@ def test_sigterm_keeps_what_is_done(manifest, tmp_path, checkpoint_dir):
     assert running.returncode == 130 and "interrupted" in said and "Traceback" not in said
     summary = json.loads((out / "summary.json").read_text())
     assert summary["interrupted"] and summary["written"] == len(results_of(out)) < 500
+    assert len(list(out.glob("*.wav"))) == len(results_of(out))
 
 
 def test_a_broken_encoder_is_refused_before_work_starts(run, manifest, recording, tmp_path, checkpoint_dir):

@@ -149,5 +149,10 @@ def test_what_cannot_be_split_is_refused(tokenizer):
 
 
 def test_windows_cover_all_in_order():
-    assert [len(w) for w in windows(range(2500))] == [1024, 1024, 452]
-    assert [i for window in windows(range(2500)) for i in window] == list(range(2500))
+    plain = utterances({"text": "Hello."}) * 2500
+    assert [len(w) for w in windows(plain)] == [1024, 1024, 452]
+    cloned = [*plain[:100], replace(plain[0], ref_audio="a.wav"), *plain[101:]]
+    assert [len(w) for w in windows(cloned)] == [128, 256, 512, 1024, 580]  # all waits for the first one's recordings
+    for lines in (plain, cloned):
+        assert [line for window in windows(lines) for line in window] == lines
+    assert list(windows([])) == []

@@ -136,18 +136,20 @@ BREAKAGES = [ZeroDivisionError("odd"), MemoryError(), RuntimeError("odd"), Input
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("place", ["read_audio", "prepare_reference", "postprocess"])
+@pytest.mark.parametrize("place", ["tts.read_audio", "tts.prepare_reference", "pipeline.postprocess"])
 def test_whatever_breaks_costs_its_line_alone(tts, recording, monkeypatch, place, breakage):
     cloned = {"id": "b", "text": "Hi.", "ref_audio": recording, "ref_text": f"{place} {breakage!r}"}
     utterances = read_utterances([{"id": "a", "text": "Hello."}, cloned], recipe=Recipe(num_step=1))
-    whole = getattr(omnitts.tts, place)
+    module, name = place.split(".")
+    module = getattr(omnitts, module)
+    whole = getattr(module, name)
 
     def broken(*arguments, ref_rms=0.5, **options):
         if ref_rms is None:  # postprocess, for the line without a reference
             return whole(*arguments, ref_rms=ref_rms, **options)
         raise breakage
 
-    monkeypatch.setattr(omnitts.tts, place, broken)
+    monkeypatch.setattr(module, name, broken)
     made = {speech.id: speech for speech in tts.stream(utterances)}
     assert made["a"].error is None and made["a"].seconds > 0
     named = "" if isinstance(breakage, RuntimeError | InputError) else type(breakage).__name__
@@ -161,7 +163,7 @@ def test_whatever_breaks_costs_its_line_alone(tts, recording, monkeypatch, place
 
 def test_one_failure_costs_no_other(tts, mixed, monkeypatch):
     """A batch that breaks is tried piece by piece; only the piece that breaks alone is lost."""
-    generate = omnitts.tts.generate
+    generate = omnitts.pipeline.generate
     bad = mixed[7]
 
     def breaking(model, requests, on_step=None):
@@ -169,8 +171,8 @@ def test_one_failure_costs_no_other(tts, mixed, monkeypatch):
             raise RuntimeError("out of memory")
         return generate(model, requests, on_step)
 
-    breaking.seed = omnitts.tts.utterance_seed(bad)
-    monkeypatch.setattr(omnitts.tts, "generate", breaking)
+    breaking.seed = omnitts.prepare.utterance_seed(bad)
+    monkeypatch.setattr(omnitts.pipeline, "generate", breaking)
     made = list(tts.stream(mixed))
     assert {speech.id: speech.error for speech in made if speech.error} == {bad.id: "generation failed: out of memory"}
     assert sorted(speech.id for speech in made) == sorted(utterance.id for utterance in mixed)

@@ -1,0 +1,41 @@
+"""What comes out: an utterance's audio, or why there is none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from omnitts.audio import SAMPLE_RATE
+from omnitts.recipe import Recipe
+
+
+class SynthesisError(RuntimeError):
+    """Utterances could not be made; the message names each and says why.
+
+    `results`: what `synthesize` would have returned, Speech in the order of its items; the failed ones have an `error`.
+    """
+
+    def __init__(self, message: str, results: Sequence["Speech"] = ()):
+        super().__init__(message)
+        self.results = list(results)
+
+
+@dataclass(frozen=True)
+class Speech:
+    """One utterance's result. On failure `error` says why, and `audio` and `codes` are None."""
+
+    id: str
+    recipe: Recipe
+    seed: int  # as a line's `seed`, it makes this clip again
+    sample_rate: int = SAMPLE_RATE
+    audio: np.ndarray | None = None  # float32 [samples]
+    codes: np.ndarray | None = None  # int16 [codebooks, frames]; the chunks of a long text end to end
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.audio is None else len(self.audio) / self.sample_rate
+
+    @property
+    def frames(self) -> int:
+        return 0 if self.codes is None else self.codes.shape[1]

@@ -125,3 +125,35 @@ def test_company_in_bfloat16(request, name, vectors):
     cells = sum(codes.size for codes in together)
     print(f"{name}: {differing} of {cells} cells differ in other company")
     assert differing < 0.5 * cells
+
+
+@pytest.mark.parametrize("name", ["noise", "mini"])
+def test_a_codec_decodes_many_clips_at_once(name):
+    """In bfloat16 each is near what it is alone in float32, to its last frame."""
+    checkpoint = open_checkpoint(BUNDLED / name)
+    rng = np.random.default_rng(0)
+    clips = [rng.integers(0, 1024, (8, frames)).astype(np.int16) for frames in (100, 95, 40, 1, 99)]
+    exact = [load_codec(checkpoint, "cpu").decode(clip) for clip in clips]
+    waves = load_codec(checkpoint, "cuda").decode_batch(clips)
+    for wave, expected in zip(waves, exact, strict=True):
+        assert wave.dtype == np.float32 and wave.shape == expected.shape
+        for part in (slice(None), slice(-960, None)):
+            error = np.sqrt(np.mean((wave - expected)[part] ** 2) / np.mean(expected[part] ** 2))
+            print(f"{name}: {error:.4f} of the sound")
+            assert error < 0.2
+
+
+def test_stages_beside_the_engine(checkpoint_dir, vectors, tmp_path, monkeypatch):
+    """Steps are captured while other threads encode references and decode clips: no line is lost by it."""
+    import soundfile
+
+    monkeypatch.setattr("omnitts.prepare.FIRST_WINDOW", 8)
+    records = []
+    for number in range(48):
+        path = tmp_path / f"{number}.wav"
+        soundfile.write(path, vectors["codec/encode/2/audio"].numpy() * (1 - number / 100), 24000, subtype="FLOAT")
+        text = "Hello there, whoever you are. " * (1 + number % 5)
+        records.append({"text": text, "ref_audio": str(path), "ref_text": "Привет, мир!"})
+    tts = omnitts.load(checkpoint_dir, device="cuda")
+    made = tts.synthesize(records, num_step=4, max_positions=1500)
+    assert len(made) == 48 and all(speech.error is None and len(speech.audio) for speech in made)

@@ -212,7 +212,8 @@ class Step:
             self._run()  # compiles kernels and sets libraries up, which a capture must not
         torch.cuda.current_stream(self.model.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # Other threads may decode meanwhile: what they do must not spoil the capture.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self._run()
         self.graph = graph
         return graph.pool()

@@ -1,7 +1,7 @@
 """Ranking and commit of `canvas.py` in one Triton kernel, a program a request, without a sort or a host sync.
 
-The number of cells to reveal gives a threshold: scores become whole numbers of the same order, and a search bit by bit
-finds the largest number that enough cells reach.
+The number of cells to reveal gives a threshold: scores become whole numbers of the same order, and a search, two bits
+at a time, finds the largest number that enough cells reach.
 """
 
 import torch
@@ -13,10 +13,12 @@ from omnitts.model.canvas import RankingParams
 from omnitts.sampler import POSITION_STREAM
 from omnitts.sampler.kernels import gumbel_of_cells
 
-BLOCK = 4096  # cells at once: a canvas of 20 s is one block
+LARGEST_BLOCK = 4096  # cells at once: a canvas of 20 s is one block
+SMALLEST_BLOCK = 512
 
 _STREAM = tl.constexpr(POSITION_STREAM)
 _LEAST = tl.constexpr(-(2**31))
+_MOST_CELLS = tl.constexpr(2**20 - 1)  # of a request: over an hour
 
 
 def reveal(
@@ -35,9 +37,12 @@ def reveal(
     rows begin and end; step, count: int64 [R]. Scores and ties are those of `canvas.rank_scores` and `top_cells`.
     """
     keys = torch.empty_like(canvas)
+    # Any block does for any canvas; one of about a canvas's size is the fastest.
+    mean = canvas.numel() // max(1, len(step) // 2)
+    block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, triton.next_power_of_2(mean)))
     _reveal_kernel[(len(step),)](
         canvas, tokens, confidence, keys, params.layer_penalty_factor, params.position_temperature, params.seed,
-        offsets, step, count, mask_id, CODEBOOKS=canvas.shape[1], BLOCK=BLOCK, num_warps=8, enable_fp_fusion=False,
+        offsets, step, count, mask_id, CODEBOOKS=canvas.shape[1], BLOCK=block, num_warps=min(8, block // 256), enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -62,17 +67,15 @@ def _reveal_kernel(
             inside = cell < cells
             score = tl.load(confidence + cell, inside, 0.0) - penalty * (cell % CODEBOOKS).to(tl.float32)
             if temperature > 0:
-                score = tl.div_rn(score, temperature + tl.zeros_like(score)) + gumbel_of_cells(
-                    seed, step, cell, _STREAM
-                )
+                noise = gumbel_of_cells(seed, step, cell, _STREAM)
+                score = tl.div_rn(score, temperature + tl.zeros_like(score)) + noise
             masked = tl.load(canvas + cell, inside, 0) == mask_id
             tl.store(keys + cell, tl.where(masked, _key(score), _LEAST), inside)
         tl.debug_barrier()
-        threshold = tl.full([], _LEAST, tl.int32)
-        for bit in tl.static_range(32):
-            # The sign bit is set in the least key: adding 2**31 clears it.
-            higher = threshold + (1 << (31 - bit)) if bit > 0 else threshold * 0
-            threshold = tl.where(_reaching(keys, cells, higher, BLOCK) >= count, higher, threshold)
+        threshold = tl.full([], _LEAST, tl.int64)
+        for pair in tl.static_range(16):
+            reached = _reaching(keys, cells, threshold, 30 - 2 * pair, BLOCK)
+            threshold += _times(reached, count) << (30 - 2 * pair)
         _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK)
 
 
@@ -84,23 +87,34 @@ def _key(score):
 
 
 @triton.jit
-def _reaching(keys, cells, least, BLOCK: tl.constexpr):
-    total = tl.zeros([BLOCK], tl.int32)
+def _reaching(keys, cells, base, shift, BLOCK: tl.constexpr):
+    """How many cells reach base + 1, 2 and 3 times 2**shift: 20 bits each."""
+    total = tl.zeros([BLOCK], tl.int64)
     for first in range(0, cells, BLOCK):
         cell = first + tl.arange(0, BLOCK)
         inside = cell < cells
-        total += (inside & (tl.load(keys + cell, inside, _LEAST) >= least)).to(tl.int32)
+        key = tl.load(keys + cell, inside, _LEAST).to(tl.int64)
+        for multiple in tl.static_range(3):
+            reached = inside & (((key - base) >> shift) > multiple)
+            total += reached.to(tl.int64) << (20 * multiple)
     return tl.sum(total, 0)
+
+
+@triton.jit
+def _times(reached, count):
+    """Of the three numbers in `reached`, which fall, how many are at least `count`: int64."""
+    first, second, third = reached & _MOST_CELLS, (reached >> 20) & _MOST_CELLS, (reached >> 40) & _MOST_CELLS
+    return (first >= count).to(tl.int64) + (second >= count).to(tl.int64) + (third >= count).to(tl.int64)
 
 
 @triton.jit
 def _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK: tl.constexpr):
     """All above the threshold, and of those at it the first ones."""
-    spare = count - _reaching(keys, cells, threshold + 1, BLOCK)
+    spare = count - (_reaching(keys, cells, threshold, 0, BLOCK) & _MOST_CELLS).to(tl.int32)
     for first in range(0, cells, BLOCK):
         cell = first + tl.arange(0, BLOCK)
         inside = cell < cells
-        key = tl.load(keys + cell, inside, _LEAST)
+        key = tl.load(keys + cell, inside, _LEAST).to(tl.int64)
         equal = inside & (key == threshold)
         chosen = (key > threshold) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= spare))
         chosen = chosen & inside & (tl.load(canvas + cell, inside, 0) == mask_id)

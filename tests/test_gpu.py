@@ -1,14 +1,19 @@
 """On a GPU: the CPU's tokens in float32, and a bfloat16 that runs. `pytest -m gpu`."""
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 
 import omnitts
-from omnitts.bench.step import filled
-from omnitts.engine import Batch
+from omnitts.bench.step import OMNIVOICE, filled, random_model
+from omnitts.engine import Batch, Request
 from omnitts.model.checkpoint import BUNDLED, load_model, load_tokenizer, open_checkpoint
 from omnitts.model.codec import load_codec
+from omnitts.model.hopper import fused_products_work
+from omnitts.recipe import Recipe
 from omnitts.steps import Engine
 from tests.test_engine import generate, loop_requests, mixed_requests
 
@@ -157,3 +162,24 @@ def test_stages_beside_the_engine(checkpoint_dir, vectors, tmp_path, monkeypatch
     tts = omnitts.load(checkpoint_dir, device="cuda")
     made = tts.synthesize(records, num_step=4, max_positions=1500)
     assert len(made) == 48 and all(speech.error is None and len(speech.audio) for speech in made)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
+)
+def test_fused_products():
+    """The trial that decides on their use passes, and a model of OmniVoice's widths computes the same with them."""
+    assert fused_products_work(torch.device("cuda"), torch.bfloat16)
+    config = replace(OMNIVOICE, num_hidden_layers=3, vocab_size=1000)
+    requests = [Request(list(range(40)), None, frames, Recipe(), seed) for seed, frames in enumerate((300, 251, 70))]
+    logits = []
+    for fused in (True, False):
+        model = random_model(config, torch.bfloat16)
+        with patch("omnitts.model.hopper.fused_products_work", return_value=fused), torch.inference_mode():
+            engine = Engine.of(model, cuda_graphs=False)
+            step = filled(engine, requests)
+            assert engine.model.fused is fused
+            logits.append(engine.model.logits(step.row, step.attention).float())
+    error = (logits[0] - logits[1]).abs().mean() / logits[1].std()
+    print(f"fused products: {error:.4f} of the logits' deviation")
+    assert error < 0.02

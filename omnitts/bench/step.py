@@ -52,6 +52,8 @@ _KINDS = (
     ("q/k norm, rotary", ("_norm_and_rotate",)),
     ("SwiGLU", ("_swiglu",)),
     ("embedding", ("_embed",)),
+    ("products with q/k norm, rotary or SwiGLU", ("_product_kernel",)),
+    ("quantising", ("_to_float8",)),
     ("attention", ("attention", "flash", "prefill", "fmha", "mha")),
     ("matrix products", ("gemm", "nvjet", "cutlass", "xmma", "matmul", "splitk")),
 )

@@ -9,6 +9,7 @@ an input; their results, the residual, attention and the heads stay in half prec
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,13 @@ class Float8:
 
 
 @dataclass(frozen=True)
+class Alternated:
+    """Gates and ups as `hopper.alternated` gives them, [2 * F, H]."""
+
+    weight: Tensor
+
+
+@dataclass(frozen=True)
 class PackedLayer:
     """A layer's weights; matrices are [in, out] views of what a Linear stores."""
 
@@ -47,7 +55,7 @@ class PackedLayer:
     k_norm: Tensor
     o: Tensor | Float8
     post_norm: Tensor
-    gate_up: Tensor | Float8
+    gate_up: Tensor | Float8 | Alternated
     down: Tensor | Float8
 
 
@@ -68,6 +76,7 @@ class PackedModel:
     def __init__(self, model: OmniVoice, *, float8: bool = False):
         self.config: ModelConfig = model.config
         self.float8 = float8
+        self.fused = not float8 and _can_fuse(model)
         self.text_table = model.llm.embed_tokens.weight.detach()
         self.audio_table = model.audio_embeddings.weight.detach()
         self.heads = model.audio_heads.weight.detach().t()
@@ -75,7 +84,7 @@ class PackedModel:
         self.device, self.dtype = self.heads.device, self.heads.dtype
         self.layers = []
         while len(model.llm.layers):  # layer by layer, so that two copies of the model are never there
-            self.layers.append(_packed(model.llm.layers[0], float8))
+            self.layers.append(_packed(model.llm.layers[0], float8, self.fused))
             del model.llm.layers[0]
         self.reach(_PLACES)
 
@@ -111,17 +120,26 @@ class PackedModel:
         """The heads' outputs, [P, heads * D]; x: [P, H], to which a delta is added in place."""
         config = self.config
         q_heads, k_heads = config.num_attention_heads, config.num_key_value_heads
-        qkv = _product(self._normed(x, delta, layer.input_norm), layer.qkv)
-        qkv = qkv.unflatten(-1, (q_heads + 2 * k_heads, config.head_dim))
-        norm_and_rotate(qkv, layer.q_norm, layer.k_norm, self.cos, self.sin, row.place, q_heads, config.rms_norm_eps)
+        rows, heads, eps = self._normed(x, delta, layer.input_norm), (q_heads, k_heads), config.rms_norm_eps
+        rotation = layer.q_norm, layer.k_norm, self.cos, self.sin, row.place
+        if self.fused and len(x) >= hopper().FEW_ROWS:
+            qkv = hopper().rotated_product(rows, layer.qkv.t(), *rotation, heads, eps)
+        else:
+            qkv = _product(rows, layer.qkv).unflatten(-1, (q_heads + 2 * k_heads, config.head_dim))
+            norm_and_rotate(qkv, *rotation, q_heads, eps)
         q, k, v = qkv.split((q_heads, k_heads, k_heads), dim=1)
         return attention(q, k, v).flatten(1)
 
     def _feed(self, layer: PackedLayer, x: Tensor, heads: Tensor) -> Tensor | None:
         """The rest of a layer; x: [P, H], added to in place. What is still to be added to it, if anything."""
         delta = self._add(x, Float8(*to_float8(heads)) if self.float8 else heads, layer.o)
-        gate_up = _product(self._normed(x, delta, layer.post_norm), layer.gate_up)
-        hidden = Float8(*swiglu_float8(gate_up)) if self.float8 else swiglu(gate_up)
+        rows = self._normed(x, delta, layer.post_norm)
+        if isinstance(layer.gate_up, Alternated):
+            hidden = hopper().swiglu_product(rows, layer.gate_up.weight)
+        elif self.float8:
+            hidden = Float8(*swiglu_float8(_product(rows, layer.gate_up)))
+        else:
+            hidden = swiglu(_product(rows, layer.gate_up))
         return self._add(x, hidden, layer.down)
 
     def _normed(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor | Float8:
@@ -146,7 +164,31 @@ def _product(rows: Tensor | Float8, matrix: Tensor | Float8) -> Tensor:
     return rows @ matrix
 
 
-def _packed(layer: Layer, float8: bool) -> PackedLayer:
+def hopper() -> ModuleType:
+    """The kernels for Hopper GPUs, which only a Triton with Gluon can import."""
+    from omnitts.model import hopper
+
+    return hopper
+
+
+def _can_fuse(model: OmniVoice) -> bool:
+    """Whether products and what follows them can be one kernel: on a Hopper GPU, with sizes like OmniVoice's."""
+    config, weight = model.config, model.audio_heads.weight
+    try:
+        kernels = hopper()
+    except ImportError:
+        return False
+    attention, mlp = model.llm.layers[0].self_attn, model.llm.layers[0].mlp
+    heads = config.num_attention_heads, config.num_key_value_heads
+    return (
+        config.head_dim == kernels.HEAD
+        and not any(count % 2 for count in heads)
+        and kernels.fits(attention.q_proj.weight, attention.k_proj.weight, mlp.gate_proj.weight)
+        and kernels.fused_products_work(weight.device, weight.dtype)
+    )
+
+
+def _packed(layer: Layer, float8: bool, fused: bool) -> PackedLayer:
     attention, mlp = layer.self_attn, layer.mlp
 
     def joined(*parts: nn.Linear) -> Tensor | Float8:
@@ -163,6 +205,8 @@ def _packed(layer: Layer, float8: bool) -> PackedLayer:
         attention.k_norm.weight.detach(),
         joined(attention.o_proj),
         layer.post_attention_layernorm.weight.detach(),
-        joined(mlp.gate_proj, mlp.up_proj),
+        Alternated(hopper().alternated(mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()))
+        if fused
+        else joined(mlp.gate_proj, mlp.up_proj),
         joined(mlp.down_proj),
     )

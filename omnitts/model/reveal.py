@@ -42,7 +42,8 @@ def reveal(
     block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, triton.next_power_of_2(mean)))
     _reveal_kernel[(len(step),)](
         canvas, tokens, confidence, keys, params.layer_penalty_factor, params.position_temperature, params.seed,
-        offsets, step, count, mask_id, CODEBOOKS=canvas.shape[1], BLOCK=block, num_warps=min(8, block // 256), enable_fp_fusion=False,
+        offsets, step, count, mask_id, CODEBOOKS=canvas.shape[1], BLOCK=block,
+        num_warps=min(8, block // 256), enable_fp_fusion=False,
     )  # fmt: skip
 
 

@@ -95,6 +95,7 @@ class Engine:
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
         """`engine.generate` for this model."""
+        self._reach(requests)
         codebooks, mask_id = self.model.config.num_audio_codebook, self.model.config.audio_mask_id
         results = [Generated(np.full((codebooks, request.target_frames), mask_id, np.int16), 0) for request in requests]
         schedules = [schedule_steps(request, codebooks) for request in requests]
@@ -116,6 +117,13 @@ class Engine:
             done = until
             active = [i for i in active if len(schedules[i]) > done]
         return results
+
+    def _reach(self, requests: Sequence[Request]) -> None:
+        """Sees to it that the model knows as many places as the longest document has."""
+        longest = max((positions_of(request) for request in requests), default=0)  # at least that
+        if longest > self.model.places:
+            self.steps.clear()  # captured with the tables that are replaced now
+            self.model.reach(1 << longest.bit_length())
 
     def _run(self, step: "Step", schedule: Tensor, work: np.ndarray, on_step: Callable[[float], None] | None) -> None:
         """Some steps over what a `Step` holds; schedule: see `_table`; work: what to tell of each step."""

@@ -114,7 +114,6 @@ def bench_step(
     works: Sequence[Work] = WORKS,
     batches: Sequence[int] = BATCHES,
     float8: bool = False,
-    profile: bool = True,
 ) -> StepBench:
     """Times steps of a half-precision model on a GPU, which is used up by it. The floor is half precision's."""
     if not torch.cuda.is_available():
@@ -122,7 +121,7 @@ def bench_step(
     rate = matmul_rate()
     floors = {(work, batch): _floor(model, work, batch) for work in works for batch in batches}
     engine = Engine.of(model, float8=float8)
-    rows = [_row(engine, work, batch, floors[work, batch], rate, profile) for work in works for batch in batches]
+    rows = [_row(engine, work, batch, floors[work, batch], rate) for work in works for batch in batches]
     return StepBench(
         torch.cuda.get_device_name(),
         "fp8" if float8 else str(engine.model.dtype).removeprefix("torch."),
@@ -135,13 +134,13 @@ def bench_step(
 
 
 @torch.inference_mode()
-def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float, profile: bool) -> StepRow:
+def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float) -> StepRow:
     requests = [_request(work, engine.model.config, seed) for seed in range(batch)]
     positions = sum(map(positions_of, requests))
     step = filled(engine, requests)
     now = torch.ones(2, step.shape.requests, dtype=torch.int64, device=engine.model.device)
     graph = milliseconds(lambda: step(now))
-    shares = _shares(lambda: step(now)) if profile else {}
+    shares = _shares(lambda: step(now))
     captured, step.graph = step.graph, None
     eager = milliseconds(lambda: step(now), 5)
     step.graph = captured
@@ -240,7 +239,6 @@ def step_table(bench: StepBench) -> list[str]:
             f"{row.utilisation:>7.0%}"
         )
     for row in bench.rows:
-        if row.shares:
-            parts = ", ".join(f"{kind} {share:.1%}" for kind, share in row.shares.items())
-            lines.append(f"{row.work} {row.batch}: {parts}")
+        parts = ", ".join(f"{kind} {share:.1%}" for kind, share in row.shares.items())
+        lines.append(f"{row.work} {row.batch}: {parts}")
     return lines

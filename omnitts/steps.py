@@ -88,9 +88,7 @@ class Engine:
         """Packs a model, which is used up by it. float8: see `model.packed`; needs bfloat16."""
         packed = PackedModel(model, float8=float8)
         on_gpu = packed.device.type == "cuda"
-        return Engine(
-            packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype, packed.config.head_dim)
-        )
+        return Engine(packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype, packed.config))
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
@@ -200,15 +198,7 @@ class Step:
         self.ranking = RankingParams(
             *(torch.zeros(slots, dtype=torch.float32, device=device) for _ in range(2)), self.sampling.seed
         )
-        self.attention = make_attention(
-            attention,
-            2 * slots - 1,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-            model.dtype,
-            device,
-        )
+        self.attention = make_attention(attention, shape.positions, 2 * slots - 1, config, model.dtype, device)
         self.attention.plan([0] * (2 * slots - 1) + [shape.positions])
         self.graph: torch.cuda.CUDAGraph | None = None
 

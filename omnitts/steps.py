@@ -137,6 +137,13 @@ class Engine:
                 events[max(0, len(events) - 3)].synchronize()
             on_step(amount)
 
+    def release(self) -> None:
+        """Gives back the memory of all steps; they are captured again when they are needed."""
+        self.steps.clear()
+        self.pool = None
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def step(self, shape: Shape) -> "Step":
         """The step of a shape, captured if it is the first of it."""
         step = self.steps.pop(shape, None)

@@ -144,6 +144,15 @@ device_option = click.option(
     help="Where to run; auto is the first GPU, else the CPU.",
 )
 
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "fp8"]),
+    default="auto",
+    show_default=True,
+    help="Arithmetic of the model; auto follows the recipe's precision, else suits the device. fp8 is for GPUs of "
+    "compute capability 8.9 or later.",
+)
+
 positions_option = click.option(
     "--max-positions",
     type=Whole(min=1),
@@ -158,13 +167,7 @@ positions_option = click.option(
 @click.option("--out", required=True, metavar="DIR", callback=_not_blank, help="Folder for the results.")
 @model_option
 @device_option
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    show_default=True,
-    help="Arithmetic of the model; auto follows the recipe's precision, else suits the device.",
-)
+@dtype_option
 @click.option(
     "--format",
     type=click.Choice(["wav", "flac", "ogg", "mp3"]),
@@ -475,14 +478,16 @@ def bench_step(
         raise InputError("give either --model or --random-weights")
     from omnitts import tts
     from omnitts.bench import step
+    from omnitts.engine import FLOAT8, weights_dtype
     from omnitts.model.checkpoint import load_model, open_checkpoint, resolve_model
 
     torch_device = tts.resolve_device("cuda")
-    torch_dtype = tts.resolve_dtype("bfloat16" if dtype == "fp8" else dtype, torch_device)
+    torch_dtype = tts.resolve_dtype(dtype, torch_device)
+    weights = weights_dtype(torch_dtype)
     if model is None:
-        loaded = step.random_model(step.OMNIVOICE, torch_dtype, torch_device)
+        loaded = step.random_model(step.OMNIVOICE, weights, torch_device)
     else:
-        loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, torch_dtype)
+        loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, weights)
     chosen = [work for work in step.WORKS if not works or work.name in works]
-    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, float8=dtype == "fp8")
+    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, float8=torch_dtype == FLOAT8)
     _show_figures(step.step_table(figures), figures.as_dict(), path)

@@ -9,10 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from omnitts.errors import InputError
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
 from omnitts.recipe import Recipe
 from omnitts.sampler import SamplingParams, rows_to_requests, sample
+
+FLOAT8 = torch.float8_e4m3fn
+"""As the dtype of a model: layers' products in it, all else in bfloat16, in which the weights are loaded."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +44,27 @@ class Engine(Protocol):
     def generate(self, requests: list[Request], on_step: Callable[[float], None] | None) -> list[Generated]: ...
 
 
-def accelerated(model: OmniVoice, *, cuda_graphs: bool = True) -> OmniVoice | Engine:
+def weights_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the weights of a model of this dtype are loaded in."""
+    return torch.bfloat16 if dtype == FLOAT8 else dtype
+
+
+def accelerated(model: OmniVoice, *, float8: bool = False, cuda_graphs: bool = True) -> OmniVoice | Engine:
     """What runs a loaded model fastest: `steps.Engine` in half precision on a GPU with Triton, else the model itself.
 
-    The model is used up by it.
+    The model is used up by it. float8: layers' products in fp8; InputError where only the model itself can run.
     """
     weight = model.audio_heads.weight
-    if weight.device.type != "cuda" or weight.dtype == torch.float32:
+    if not float8 and (weight.device.type != "cuda" or weight.dtype == torch.float32):
         return model
     try:
         from omnitts.steps import Engine as Steps
     except ImportError:  # no Triton
+        if float8:
+            message = "fp8 needs Triton: use bfloat16, or install it (pip install 'omnitts[cuda]')"
+            raise InputError(message, field="dtype") from None
         return model
-    return Steps.of(model, cuda_graphs=cuda_graphs)
+    return Steps.of(model, cuda_graphs=cuda_graphs, float8=float8)
 
 
 @torch.inference_mode()

@@ -1,5 +1,6 @@
 """The diffusion loop over one batch: embed the canvas, score it, sample every cell, reveal the best, repeat."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -42,6 +43,13 @@ class Engine(Protocol):
     """Another way to run the loop, such as `steps.Engine`."""
 
     def generate(self, requests: list[Request], on_step: Callable[[float], None] | None) -> list[Generated]: ...
+
+    def costs(self) -> Counter[str]: ...
+
+
+def costs(model: OmniVoice | Engine) -> Counter[str]:
+    """What a model has spent on graphs and padding so far, by the names of `Stats`; without graphs there is none."""
+    return Counter() if isinstance(model, OmniVoice) else model.costs()
 
 
 def weights_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -126,6 +126,11 @@ def check_loop(device: str) -> None:
         assert np.array_equal(result.codes, wanted.codes) and result.status == wanted.status
     assert abs(sum(work) - sum(request.target_frames for request in requests)) < 1e-6
     assert 1 < len(packed.steps) < 4  # what has ended leaves the row
+    costs = engine.costs(packed)
+    assert not costs["captures"] and costs["step_positions"] > 6 * steps.positions_of(requests[2])
+    assert 0 < costs["step_padding"] < costs["step_positions"]
+    shown = sum(shape.positions for shape in packed.steps)
+    assert shown < costs["step_positions"] + costs["step_padding"] < 6 * shown
 
 
 CASES = {"kernels": check_kernels, "reveal": check_reveal, "loop": check_loop}

@@ -105,7 +105,7 @@ class Engine:
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
         """`engine.generate` for this model."""
-        self._reach(requests)
+        self.reach(requests)
         codebooks, mask_id = self.model.config.num_audio_codebook, self.model.config.audio_mask_id
         results = [Generated(np.full((codebooks, request.target_frames), mask_id, np.int16), 0) for request in requests]
         schedules = [schedule_steps(request, codebooks) for request in requests]
@@ -140,7 +140,7 @@ class Engine:
             step_padding=self.room.padding,
         )
 
-    def _reach(self, requests: Sequence[Request]) -> None:
+    def reach(self, requests: Sequence[Request]) -> None:
         """Sees to it that the model knows as many places as the longest document has."""
         longest = max((positions_of(request) for request in requests), default=0)  # at least that
         if longest > self.model.places:

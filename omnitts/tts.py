@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
 from typing import Any
@@ -62,12 +63,11 @@ def load_checkpoint(
     Without it these are read with the first reference.
     """
     tokenizer = load_tokenizer(checkpoint)
-    try:
-        model, codec = load_engine(checkpoint, device, dtype, cuda_graphs=cuda_graphs), load_codec(checkpoint, device)
+    model = load_engine(checkpoint, device, dtype, cuda_graphs=cuda_graphs)
+    with _loading(checkpoint, device):
+        codec = load_codec(checkpoint, device)
         if encoder:
             codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
-    except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
-        raise InputError(f"cannot be loaded on {device}: {reason(error)}", file=checkpoint.path) from None
     return TTS(checkpoint, tokenizer, model, codec, device, dtype)
 
 
@@ -75,8 +75,18 @@ def load_engine(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, cuda_graphs: bool = True
 ) -> OmniVoice | Engine:
     """The backbone alone, as what runs it fastest. dtype: as `resolve_dtype` gives it."""
-    model = load_model(checkpoint, device, weights_dtype(dtype))
-    return accelerated(model, float8=dtype == FLOAT8, cuda_graphs=cuda_graphs)
+    with _loading(checkpoint, device):
+        model = load_model(checkpoint, device, weights_dtype(dtype))
+        return accelerated(model, float8=dtype == FLOAT8, cuda_graphs=cuda_graphs)
+
+
+@contextmanager
+def _loading(checkpoint: Checkpoint, device: torch.device) -> Iterator[None]:
+    """InputError where the device lacks the memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
+        raise InputError(f"cannot be loaded on {device}: {reason(error)}", file=checkpoint.path) from None
 
 
 def needs_encoder(utterances: Iterable[Utterance]) -> bool:

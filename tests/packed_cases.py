@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from omnitts import engine, steps
+from omnitts.bench.precision import bench_precision
+from omnitts.manifest import read_utterances
 from omnitts.model import kernels
 from omnitts.model.backbone import rotate
 from omnitts.model.canvas import RankingParams, commit, rank_scores, top_cells
@@ -19,6 +21,7 @@ from omnitts.model.checkpoint import load_model, open_checkpoint
 from omnitts.model.reveal import reveal
 from omnitts.recipe import Recipe
 from omnitts.sampler import rows_to_requests
+from omnitts.tts import load_checkpoint
 
 CHECKPOINT = Path(__file__).parent / "fixtures" / "checkpoint"
 
@@ -133,7 +136,20 @@ def check_loop(device: str) -> None:
     assert shown < costs["step_positions"] + costs["step_padding"] < 6 * shown
 
 
-CASES = {"kernels": check_kernels, "reveal": check_reveal, "loop": check_loop}
+def check_precision(device: str) -> None:
+    """The bench sees through either engine: the same model differs from itself by rounding only."""
+    speaker = load_checkpoint(open_checkpoint(CHECKPOINT), torch.device(device), torch.float32)
+    packed = steps.Engine.of(load_model(speaker.checkpoint, device, torch.float32), cuda_graphs=False)
+    records = [{"text": "Hello."}, {"text": "Hi.", "recipe": {"guidance_scale": 0}}]
+    utterances = read_utterances(records, recipe=Recipe(num_step=4))
+    for model in (packed, speaker.model):
+        figures = bench_precision(speaker, model, "float32", utterances)
+        assert figures.codes_same == 1
+        for row in figures.rows:
+            assert row.tokens_same == row.next_same == 1 and row.logprob_most < 1e-3
+
+
+CASES = {"kernels": check_kernels, "reveal": check_reveal, "loop": check_loop, "precision": check_precision}
 
 if __name__ == "__main__":
     with torch.inference_mode():

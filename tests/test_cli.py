@@ -677,6 +677,7 @@ def test_every_command_explains_itself(run):
         ["bench"],
         ["bench", "sampler"],
         ["bench", "step"],
+        ["bench", "precision"],
     ):
         code, printed, _ = run(*command, "--help")
         assert code == 0 and "Usage" in printed

@@ -144,6 +144,15 @@ device_option = click.option(
     help="Where to run; auto is the first GPU, else the CPU.",
 )
 
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "fp8"]),
+    default="auto",
+    show_default=True,
+    help="Arithmetic of the model; auto follows the recipe's precision, else suits the device. fp8 is for GPUs of "
+    "compute capability 8.9 or later.",
+)
+
 positions_option = click.option(
     "--max-positions",
     type=Whole(min=1),
@@ -158,13 +167,7 @@ positions_option = click.option(
 @click.option("--out", required=True, metavar="DIR", callback=_not_blank, help="Folder for the results.")
 @model_option
 @device_option
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    show_default=True,
-    help="Arithmetic of the model; auto follows the recipe's precision, else suits the device.",
-)
+@dtype_option
 @click.option(
     "--format",
     type=click.Choice(["wav", "flac", "ogg", "mp3"]),
@@ -443,6 +446,61 @@ def bench_sampler(cells: int, path: Path | None) -> None:
     _show_figures(sampler.sampler_table(figures), figures.as_dict(), path)
 
 
+@bench.command("precision")
+@manifest_options
+@model_option
+@device_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "fp8"]),
+    default="fp8",
+    show_default=True,
+    help="The precision in question; on a CPU, bfloat16.",
+)
+@click.option(
+    "--against",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="bfloat16",
+    show_default=True,
+    help="The one to compare it with; on a CPU, float32.",
+)
+@json_option
+def bench_precision(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    model: str | None,
+    device: str,
+    dtype: str,
+    against: str,
+    path: Path | None,
+) -> None:
+    """Say what a precision changes on MANIFEST: tokens, logprobs and the choice of cells, and whole loops.
+
+    Both precisions look at the same partly masked canvases, those of the loop in the one given as --against.
+    """
+    if dtype == against:
+        raise InputError(f"{dtype}, as --against: name two precisions", field="--dtype")
+    _, lines = _read(manifest, recipe, settings, voice, limit)
+
+    from omnitts import tts
+    from omnitts.bench import precision
+    from omnitts.model.checkpoint import open_checkpoint, resolve_model
+    from omnitts.prepare import check_voices
+
+    torch_device = tts.resolve_device(device)
+    torch_dtype, reference_dtype = (tts.resolve_dtype(name, torch_device) for name in (dtype, against))
+    checkpoint = open_checkpoint(resolve_model(model))
+    check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
+    encoder = tts.needs_encoder(lines.utterances)
+    reference = tts.load_checkpoint(checkpoint, torch_device, reference_dtype, encoder=encoder, cuda_graphs=False)
+    other = tts.load_engine(checkpoint, torch_device, torch_dtype, cuda_graphs=False)
+    figures = precision.bench_precision(reference, other, dtype, lines.utterances)
+    _show_figures(precision.precision_table(figures), figures.as_dict(), path)
+
+
 @bench.command("step")
 @click.option("--model", metavar="FOLDER|HUB_ID", callback=_not_blank, help="Checkpoint, in half precision.")
 @click.option(
@@ -474,14 +532,16 @@ def bench_step(
         raise InputError("give either --model or --random-weights")
     from omnitts import tts
     from omnitts.bench import step
+    from omnitts.engine import FLOAT8, weights_dtype
     from omnitts.model.checkpoint import load_model, open_checkpoint, resolve_model
 
     torch_device = tts.resolve_device("cuda")
-    torch_dtype = tts.resolve_dtype("bfloat16" if dtype == "fp8" else dtype, torch_device)
+    torch_dtype = tts.resolve_dtype(dtype, torch_device)
+    weights = weights_dtype(torch_dtype)
     if model is None:
-        loaded = step.random_model(step.OMNIVOICE, torch_dtype, torch_device)
+        loaded = step.random_model(step.OMNIVOICE, weights, torch_device)
     else:
-        loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, torch_dtype)
+        loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, weights)
     chosen = [work for work in step.WORKS if not works or work.name in works]
-    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, float8=dtype == "fp8")
+    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, float8=torch_dtype == FLOAT8)
     _show_figures(step.step_table(figures), figures.as_dict(), path)

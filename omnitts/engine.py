@@ -1,5 +1,6 @@
 """The diffusion loop over one batch: embed the canvas, score it, sample every cell, reveal the best, repeat."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -9,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from omnitts.errors import InputError
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
 from omnitts.recipe import Recipe
-from omnitts.sampler import SamplingParams, rows_to_requests, sample
+from omnitts.sampler import Samples, SamplingParams, rows_to_requests, sample
+
+FLOAT8 = torch.float8_e4m3fn
+"""As the dtype of a model: layers' products in it, all else in bfloat16, in which the weights are loaded."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +48,35 @@ class Engine(Protocol):
         """Gives back memory that is kept for the next batch."""
         ...
 
+    def costs(self) -> Counter[str]: ...
 
-def accelerated(model: OmniVoice, *, cuda_graphs: bool = True) -> OmniVoice | Engine:
+
+def costs(model: OmniVoice | Engine) -> Counter[str]:
+    """What a model has spent on graphs and padding so far, by the names of `Stats`; without graphs there is none."""
+    return Counter() if isinstance(model, OmniVoice) else model.costs()
+
+
+def weights_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the weights of a model of this dtype are loaded in."""
+    return torch.bfloat16 if dtype == FLOAT8 else dtype
+
+
+def accelerated(model: OmniVoice, *, float8: bool = False, cuda_graphs: bool = True) -> OmniVoice | Engine:
     """What runs a loaded model fastest: `steps.Engine` in half precision on a GPU with Triton, else the model itself.
 
-    The model is used up by it.
+    The model is used up by it. float8: layers' products in fp8; InputError where only the model itself can run.
     """
     weight = model.audio_heads.weight
-    if weight.device.type != "cuda" or weight.dtype == torch.float32:
+    if not float8 and (weight.device.type != "cuda" or weight.dtype == torch.float32):
         return model
     try:
         from omnitts.steps import Engine as Steps
     except ImportError:  # no Triton
+        if float8:
+            message = "fp8 needs Triton: use bfloat16, or install it (pip install 'omnitts[cuda]')"
+            raise InputError(message, field="dtype") from None
         return model
-    return Steps.of(model, cuda_graphs=cuda_graphs)
+    return Steps.of(model, cuda_graphs=cuda_graphs, float8=float8)
 
 
 def release(model: OmniVoice | Engine) -> None:
@@ -112,50 +132,60 @@ class Batch:
         reference = torch.from_numpy(request.reference.T.astype(np.int64)).to(self.device)
         return torch.cat([text, self.model.embed_audio(reference)])
 
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """Logits of the active canvases, conditional [N, C, V], and of the guided ones, unconditional [M, C, V]."""
+        guided = [i for i in self.active if self.requests[i].recipe.guidance_scale > 0]
+        targets = {i: self.model.embed_audio(self.canvases[i]) for i in self.active}
+        documents = [torch.cat([self.prefixes[i], targets[i]]) for i in self.active] + [targets[i] for i in guided]
+        logits = self.model(documents, [self.requests[i].target_frames for i in [*self.active, *guided]])
+        rows = sum(self.requests[i].target_frames for i in self.active)
+        return logits[:rows], logits[rows:]
+
     def step(self) -> float:
         """Runs one diffusion step for every active request and drops those that are complete."""
         active = self.active
         requests = [self.requests[i] for i in active]
-        frames = [request.target_frames for request in requests]
-        guided = [i for i in active if self.requests[i].recipe.guidance_scale > 0]
-        targets = {i: self.model.embed_audio(self.canvases[i]) for i in active}
-        documents = [torch.cat([self.prefixes[i], targets[i]]) for i in active] + [targets[i] for i in guided]
-        logits = self.model(documents, frames + [self.requests[i].target_frames for i in guided])
         canvas = torch.cat([self.canvases[i] for i in active])
-        canvas = self._reveal(logits[: len(canvas)], logits[len(canvas) :], canvas, requests, frames)
-        for i, rows in zip(active, canvas.split(frames), strict=True):
+        planned = torch.tensor([self.steps[i][self.done] for i in active], device=self.device)
+        samples, chosen = choose(*self.logits(), canvas, requests, *planned.unbind(1), self.model.config.audio_mask_id)
+        self.status[active] |= samples.status
+        canvas = commit(canvas, samples.tokens, chosen)
+        for i, rows in zip(active, canvas.split([request.target_frames for request in requests]), strict=True):
             self.canvases[i] = rows
         work = sum(self.requests[i].target_frames / len(self.steps[i]) for i in active)
         self.done += 1
         self.active = [i for i in active if self.done < len(self.steps[i])]
         return work
 
-    def _reveal(
-        self, cond: Tensor, uncond: Tensor, canvas: Tensor, requests: list[Request], frames: list[int]
-    ) -> Tensor:
-        """Samples all cells and commits each request's best. cond [N, C, V], uncond [M, C, V], canvas [N, C]."""
-        device, mask_id = self.device, self.model.config.audio_mask_id
-        step, count = torch.tensor([self.steps[i][self.done] for i in self.active], device=device).unbind(1)
-        offsets = torch.tensor([0, *accumulate(frames)], device=device)
-        request_of_row = rows_to_requests(offsets, len(canvas))
-        frame_of_row = torch.arange(len(canvas), device=device) - offsets[request_of_row]
-        sampling = SamplingParams.of([sampling_settings(request, mask_id) for request in requests], device=device)
-        ranking = RankingParams(
-            torch.tensor([r.recipe.layer_penalty_factor for r in requests], dtype=torch.float32, device=device),
-            torch.tensor([r.recipe.position_temperature for r in requests], dtype=torch.float32, device=device),
-            sampling.seed,
-        )
-        # The definition, on a GPU too: its confidences round as the CPU's do, so that a GPU in float32 ranks the cells
-        # as the CPU does.
-        samples = sample(cond, uncond, sampling, offsets=offsets, step=step, backend="torch")
-        self.status[self.active] |= samples.status
-        scores = rank_scores(samples.confidence, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
-        return commit(canvas, samples.tokens, top_cells(scores, request_of_row, offsets[:-1], count))
-
     def results(self) -> list[Generated]:
         """Codes and status of every request, in order; the one place where the loop's status is read."""
         codes = [canvas.T.to(torch.int16).cpu().numpy() for canvas in self.canvases]
         return [Generated(c, status) for c, status in zip(codes, self.status.tolist(), strict=True)]
+
+
+def choose(
+    cond: Tensor, uncond: Tensor, canvas: Tensor, requests: list[Request], step: Tensor, count: Tensor, mask_id: int
+) -> tuple[Samples, Tensor]:
+    """Samples all cells and picks each request's `count` best masked ones: (samples [N, C], chosen bool [N, C]).
+
+    cond [N, C, V], the requests' rows end to end; uncond [M, C, V] of the first M; canvas int64 [N, C]; step, count:
+    int64 [R], as in `schedule_steps`.
+    """
+    frames = [request.target_frames for request in requests]
+    offsets = torch.tensor([0, *accumulate(frames)], device=canvas.device)
+    request_of_row = rows_to_requests(offsets, len(canvas))
+    frame_of_row = torch.arange(len(canvas), device=canvas.device) - offsets[request_of_row]
+    sampling = SamplingParams.of([sampling_settings(request, mask_id) for request in requests], device=canvas.device)
+    ranking = RankingParams(
+        torch.tensor([r.recipe.layer_penalty_factor for r in requests], dtype=torch.float32, device=canvas.device),
+        torch.tensor([r.recipe.position_temperature for r in requests], dtype=torch.float32, device=canvas.device),
+        sampling.seed,
+    )
+    # The definition, on a GPU too: its confidences round as the CPU's do, so that a GPU in float32 ranks the cells
+    # as the CPU does.
+    samples = sample(cond, uncond, sampling, offsets=offsets, step=step, backend="torch")
+    scores = rank_scores(samples.confidence, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
+    return samples, top_cells(scores, request_of_row, offsets[:-1], count)
 
 
 def schedule_steps(request: Request, codebooks: int) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ from omnitts.model.duration import FRAME_RATE
 from omnitts.recipe import digest
 from omnitts.speech import Speech
 from omnitts.stats import Stats
-from omnitts.tts import TTS
+from omnitts.tts import TTS, dtype_name
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
@@ -198,7 +198,7 @@ def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) ->
         "model": str(tts.checkpoint.path),
         "model_digest": tts.checkpoint.digest,
         "device": str(tts.device),
-        "dtype": str(tts.dtype).removeprefix("torch."),
+        "dtype": dtype_name(tts.dtype),
         "max_positions": max_positions,
         "versions": {
             "python": platform.python_version(),

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from omnitts.audio import join_chunks, postprocess
-from omnitts.engine import Request, generate, release
+from omnitts.engine import Request, costs, generate, release
 from omnitts.errors import reason
 from omnitts.manifest import Utterance
 from omnitts.model.decoding import decode_groups
@@ -128,6 +128,7 @@ class Pipeline:
 
         An exception of `deliver` ends the run. So does a KeyboardInterrupt, after what the engine made is delivered.
         """
+        before = costs(self.tts.model)
         try:
             for window in self._windows(utterances):
                 yield from self._run_window(window)
@@ -137,6 +138,7 @@ class Pipeline:
             raise
         finally:
             self.stages.close()
+            self.stats.add(**(costs(self.tts.model) - before))
 
     # ---- Before the engine ----
 

@@ -132,8 +132,8 @@ class Recipe:
     seed: int | str = _seed(0, "seed of all the noise; random takes a new one each run")
     precision: str = _choice(
         "auto",
-        ("auto", "float32", "bfloat16", "float16"),
-        "arithmetic of the model, for a whole run: auto suits it to the device",
+        ("auto", "float32", "bfloat16", "float16", "fp8"),
+        "arithmetic of the model, for a whole run: auto suits it to the device, fp8 needs a recent GPU",
     )
 
     def __post_init__(self) -> None:

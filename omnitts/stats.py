@@ -28,6 +28,10 @@ class Stats:
     batches: int = 0
     clips: int = 0
     positions: int = 0
+    captures: int = 0  # of steps, as CUDA graphs
+    capturing: float = 0.0  # seconds, part of `step`
+    step_positions: int = 0  # of all steps, where rows have shapes (`steps.Engine`)
+    step_padding: int = 0  # besides, up to the shapes
     decoded_frames: int = 0
     padded_frames: int = 0  # decoded besides, to make the clips of a group equally long
     splits: int = 0  # batches that were halved, as memory ran out
@@ -67,6 +71,9 @@ class Stats:
             "batches": self.batches,
             "clips_per_batch": _ratio(self.clips, self.batches),
             "positions_per_batch": _ratio(self.positions, self.batches),
+            "graphs_captured": self.captures,
+            "capture_seconds": round(self.capturing, 3),
+            "step_padding": _ratio(self.step_padding, self.step_padding + self.step_positions),
             "decode_padding": _ratio(self.padded_frames, self.padded_frames + self.decoded_frames),
             "batches_split": self.splits,
             "audio_seconds": round(audio, 3),
@@ -85,6 +92,11 @@ class Stats:
             "time, all threads together"
         )
         figures = self.as_dict(wall, audio)
+        if self.captures or self.step_positions:
+            yield (
+                f"stats: {counted(self.captures, 'graph')} captured in {self.capturing:.1f} s of that time; "
+                f"{figures['step_padding'] or 0:.1%} of the steps' positions were padding"
+            )
         factor = figures["real_time_factor"]
         yield (
             f"stats: {counted(self.batches, 'batch', 'batches')} of {figures['clips_per_batch'] or 0:.1f} clips and "

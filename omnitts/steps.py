@@ -6,6 +6,7 @@ the host does nothing but say which of them is next.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -73,6 +74,14 @@ class Captures:
 
 
 @dataclass
+class Room:
+    """Positions of all steps that were run: in use, and padding up to their shapes."""
+
+    used: int = 0
+    padding: int = 0
+
+
+@dataclass
 class Engine:
     """A packed model with its captured steps; `generate` is the loop. Half precision on a GPU is what it is for."""
 
@@ -80,6 +89,7 @@ class Engine:
     cuda_graphs: bool = True
     attention: str = ""
     captures: Captures = field(default_factory=Captures)
+    room: Room = field(default_factory=Room)
     steps: "dict[Shape, Step]" = field(default_factory=dict)
     pool: object = None
 
@@ -93,7 +103,7 @@ class Engine:
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
         """`engine.generate` for this model."""
-        self._reach(requests)
+        self.reach(requests)
         codebooks, mask_id = self.model.config.num_audio_codebook, self.model.config.audio_mask_id
         results = [Generated(np.full((codebooks, request.target_frames), mask_id, np.int16), 0) for request in requests]
         schedules = [schedule_steps(request, codebooks) for request in requests]
@@ -105,8 +115,11 @@ class Engine:
         done = 0
         while active:
             rest = [requests[i] for i in active]
-            until = _stretch([len(schedules[i]) for i in active], [positions_of(r) for r in rest])
+            positions = [positions_of(r) for r in rest]
+            until = _stretch([len(schedules[i]) for i in active], positions)
             step = self.step(Shape.of(rest))
+            self.room.used += sum(positions) * (until - done)
+            self.room.padding += (step.shape.positions - sum(positions)) * (until - done)
             step.fill(rest, [results[i] for i in active])
             table = _table([schedules[i][done:until] for i in active], until - done, step.shape.requests)
             self._run(step, torch.from_numpy(table).to(self.model.device), work[done:until], on_step)
@@ -116,7 +129,16 @@ class Engine:
             active = [i for i in active if len(schedules[i]) > done]
         return results
 
-    def _reach(self, requests: Sequence[Request]) -> None:
+    def costs(self) -> Counter[str]:
+        """`engine.costs` for this model."""
+        return Counter(
+            captures=self.captures.count,
+            capturing=self.captures.seconds,
+            step_positions=self.room.used,
+            step_padding=self.room.padding,
+        )
+
+    def reach(self, requests: Sequence[Request]) -> None:
         """Sees to it that the model knows as many places as the longest document has."""
         longest = max((positions_of(request) for request in requests), default=0)  # at least that
         if longest > self.model.places:

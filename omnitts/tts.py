@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from omnitts.audio import SAMPLE_RATE, read_audio
-from omnitts.engine import accelerated
+from omnitts.engine import FLOAT8, Engine, accelerated, weights_dtype
 from omnitts.errors import InputError, reason
 from omnitts.manifest import Utterance, read_utterances
 from omnitts.model.backbone import OmniVoice
@@ -27,7 +28,8 @@ from omnitts.stats import Stats
 
 WORTH_MEASURING = 200  # utterances
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "fp8": FLOAT8}
+_FLOAT8_CAPABILITY = (8, 9)  # Ada, Hopper: the first whose matrix units take e4m3
 
 
 def load(
@@ -40,8 +42,8 @@ def load(
     """Loads a checkpoint: a folder, a hub id such as "k2-fsa/OmniVoice", or None for the bundled one.
 
     device: "auto" (the first GPU, else the CPU), "cpu", "cuda", "cuda:N", or a torch.device.
-    dtype: of the backbone: "float32", "bfloat16", "float16", or "auto": float32 on the CPU, bfloat16 on a GPU; or
-    torch's own.
+    dtype: of the backbone: "float32", "bfloat16", "float16", "fp8" (layers' products in e4m3, the rest in bfloat16; on
+    a GPU that can), or "auto": float32 on the CPU, bfloat16 on a GPU; or torch's own.
     cuda_graphs: on a GPU, whether steps are captured as CUDA graphs; without them they take longer, and no capture.
     Raises InputError when the checkpoint or the device is not as it should be.
     """
@@ -63,14 +65,30 @@ def load_checkpoint(
     Without it these are read with the first reference.
     """
     tokenizer = load_tokenizer(checkpoint)
-    try:
-        model, codec = load_model(checkpoint, device, dtype), load_codec(checkpoint, device)
-        model = accelerated(model, cuda_graphs=cuda_graphs)
+    model = load_engine(checkpoint, device, dtype, cuda_graphs=cuda_graphs)
+    with _loading(checkpoint, device):
+        codec = load_codec(checkpoint, device)
         if encoder:
             codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
+    return TTS(checkpoint, tokenizer, model, codec, device, dtype)
+
+
+def load_engine(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, cuda_graphs: bool = True
+) -> OmniVoice | Engine:
+    """The backbone alone, as what runs it fastest. dtype: as `resolve_dtype` gives it."""
+    with _loading(checkpoint, device):
+        model = load_model(checkpoint, device, weights_dtype(dtype))
+        return accelerated(model, float8=dtype == FLOAT8, cuda_graphs=cuda_graphs)
+
+
+@contextmanager
+def _loading(checkpoint: Checkpoint, device: torch.device) -> Iterator[None]:
+    """InputError where the device lacks the memory."""
+    try:
+        yield
     except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
         raise InputError(f"cannot be loaded on {device}: {reason(error)}", file=checkpoint.path) from None
-    return TTS(checkpoint, tokenizer, model, codec, device, dtype)
 
 
 def needs_encoder(utterances: Iterable[Utterance]) -> bool:
@@ -97,17 +115,34 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """A dtype, or the one of a name; auto is float32 on the CPU, where it repeats to the bit, and bfloat16 on a GPU."""
-    name = _name_of(dtype) if isinstance(dtype, torch.dtype) else dtype
+    """A dtype, or the one of a name; auto is float32 on the CPU, where it repeats to the bit, and bfloat16 on a GPU.
+
+    That of "fp8" is torch.float8_e4m3fn. Raises InputError for an unknown name, and for fp8 where it cannot run.
+    """
+    name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else dtype
     if name == "auto":
         name = "float32" if device.type == "cpu" else "bfloat16"
     if not isinstance(name, str) or name not in _DTYPES:
         raise InputError(f"no dtype is called {shown(name)}: use auto, {', '.join(_DTYPES)}", field="dtype")
+    if _DTYPES[name] == FLOAT8:
+        _check_float8(device)
     return _DTYPES[name]
 
 
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def dtype_name(dtype: torch.dtype) -> str:
+    """As recipes and `resolve_dtype` call it."""
+    return next((name for name, known in _DTYPES.items() if known == dtype), str(dtype).removeprefix("torch."))
+
+
+def _check_float8(device: torch.device) -> None:
+    needed = "fp8 needs a GPU of compute capability 8.9 or later"
+    if device.type == "cpu":
+        raise InputError(f"{needed}, and this is a CPU: use bfloat16, or float32", field="dtype")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _FLOAT8_CAPABILITY:
+        has = ".".join(map(str, capability))
+        message = f"{needed}, and {torch.cuda.get_device_name(device)} has {has}: use bfloat16"
+        raise InputError(message, field="dtype")
 
 
 def _plain(value: Any) -> Any:
@@ -231,7 +266,7 @@ class TTS:
         return Voice(codes, reference.text, reference.rms, self.checkpoint.codec_digest)
 
     def _check_precision(self, recipe: Recipe) -> None:
-        loaded = _name_of(self.dtype)
+        loaded = dtype_name(self.dtype)
         if recipe.precision not in ("auto", loaded):
             raise InputError(
                 f"{recipe.precision}, but the model was loaded in {loaded}: give load() this dtype", field="precision"

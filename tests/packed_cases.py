@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from omnitts import engine, steps
+from omnitts.bench.precision import bench_precision
+from omnitts.manifest import read_utterances
 from omnitts.model import kernels
 from omnitts.model.attention import PlainAttention, TiledAttention
 from omnitts.model.backbone import rotate
@@ -21,6 +23,7 @@ from omnitts.model.reveal import reveal
 from omnitts.model.tiled_attention import rows_of_a_tile, tiled_attention
 from omnitts.recipe import Recipe
 from omnitts.sampler import rows_to_requests
+from omnitts.tts import load_checkpoint
 
 CHECKPOINT = Path(__file__).parent / "fixtures" / "checkpoint"
 
@@ -152,9 +155,33 @@ def check_loop(device: str) -> None:
         assert np.array_equal(result.codes, wanted.codes) and result.status == wanted.status
     assert abs(sum(work) - sum(request.target_frames for request in requests)) < 1e-6
     assert 1 < len(packed.steps) < 4  # what has ended leaves the row
+    costs = engine.costs(packed)
+    assert not costs["captures"] and costs["step_positions"] > 6 * steps.positions_of(requests[2])
+    assert 0 < costs["step_padding"] < costs["step_positions"]
+    shown = sum(shape.positions for shape in packed.steps)
+    assert shown < costs["step_positions"] + costs["step_padding"] < 6 * shown
 
 
-CASES = {"kernels": check_kernels, "attention": check_attention, "reveal": check_reveal, "loop": check_loop}
+def check_precision(device: str) -> None:
+    """The bench sees through either engine: the same model differs from itself by rounding only."""
+    speaker = load_checkpoint(open_checkpoint(CHECKPOINT), torch.device(device), torch.float32)
+    packed = steps.Engine.of(load_model(speaker.checkpoint, device, torch.float32), cuda_graphs=False)
+    records = [{"text": "Hello."}, {"text": "Hi.", "recipe": {"guidance_scale": 0}}]
+    utterances = read_utterances(records, recipe=Recipe(num_step=4))
+    for model in (packed, speaker.model):
+        figures = bench_precision(speaker, model, "float32", utterances)
+        assert figures.codes_same == 1
+        for row in figures.rows:
+            assert row.tokens_same == row.next_same == 1 and row.logprob_most < 1e-3
+
+
+CASES = {
+    "kernels": check_kernels,
+    "attention": check_attention,
+    "reveal": check_reveal,
+    "loop": check_loop,
+    "precision": check_precision,
+}
 
 if __name__ == "__main__":
     with torch.inference_mode():

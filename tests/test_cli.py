@@ -381,6 +381,8 @@ def test_memory_that_runs_out_is_one_warning(run, manifest, tmp_path, checkpoint
         (["--format", "aiff"], "wav"),
         (["--max-positions", "0"], "max-positions"),
         (["--dtype", "float8"], "float32"),
+        (["--device", "cpu", "--dtype", "fp8"], "dtype: fp8 needs a GPU"),
+        (["--device", "cpu", "--set", "precision=fp8"], "use bfloat16"),
         (["--model", ""], "--model: is blank"),
         (["--voice", " "], "--voice: is blank"),
         (["--recipe", ""], "--recipe: is blank"),
@@ -675,6 +677,7 @@ def test_every_command_explains_itself(run):
         ["bench"],
         ["bench", "sampler"],
         ["bench", "step"],
+        ["bench", "precision"],
     ):
         code, printed, _ = run(*command, "--help")
         assert code == 0 and "Usage" in printed

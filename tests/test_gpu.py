@@ -60,8 +60,10 @@ def test_codec(checkpoint, vectors):
         assert np.array_equal(codes, vectors[f"codec/encode/{number}/codes"].numpy())
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "fp8"])
 def test_text_to_speech(checkpoint_dir, dtype):
+    if dtype == "fp8" and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs a GPU with e4m3 products")
     tts = omnitts.load(checkpoint_dir, device="cuda", dtype=dtype)
     first, second = tts.synthesize(["Hello there.", "Hello there, once more."], num_step=4)
     assert first.audio.any() and np.isfinite(second.audio).all()

@@ -4,6 +4,7 @@ Threads are for GPUs, but nothing in them needs one: here they run on the CPU.
 """
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -336,6 +337,21 @@ def test_executors_that_close_wait_for_what_runs():
 
 
 # ---- What it took ----
+
+
+def test_what_an_engine_spends_is_counted_by_run(tts, either, monkeypatch):
+    spent = Counter()
+
+    def generate(model, requests, on_step=None):
+        spent.update(captures=1, capturing=0.5, step_positions=90, step_padding=10)
+        return [Generated(np.full((8, r.target_frames), 7, np.int16), 0) for r in requests]
+
+    monkeypatch.setattr(pipeline, "generate", generate)
+    monkeypatch.setattr(pipeline, "costs", lambda model: spent.copy())
+    for _ in range(2):
+        stats = Stats()
+        list(tts.stream(lines(3), max_positions=1, stats=stats))
+        assert (stats.captures, stats.capturing, stats.step_positions, stats.step_padding) == (3, 1.5, 270, 30)
 
 
 def test_stats_add_up(tts, either, fake_engine):

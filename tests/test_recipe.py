@@ -186,7 +186,7 @@ def test_what_only_old_yaml_takes_for_a_number_is_refused(load, text):
         ("seed: 1e17", "got 1e+17"),  # beyond 2**53 a float no longer says which whole number was meant
         ("seed: Random", "got 'Random'"),
         ("seed: on", "got true"),
-        ("precision: float64", "wanted auto, float32, bfloat16 or float16, got 'float64'"),
+        ("precision: float64", "wanted auto, float32, bfloat16, float16 or fp8, got 'float64'"),
         ("precision: 16", "got 16"),
         ("num_stepp: 32", "unknown key: did you mean num_step?"),
         ("Guidance-Scale: 2", "unknown key: did you mean guidance_scale?"),

@@ -52,6 +52,16 @@ def test_what_is_left_is_the_loops_own():
     assert "2 batches of 2.5 clips and 450 positions" in third and "real-time factor 0.2500" in third
 
 
+def test_padding_and_graphs_are_told_where_there_are_any():
+    stats = Stats(step=6.0)
+    assert stats.as_dict(10.0, 40.0)["step_padding"] is None
+    stats.add(captures=3, capturing=1.25, step_positions=970, step_padding=30)
+    figures = stats.as_dict(10.0, 40.0)
+    assert (figures["graphs_captured"], figures["capture_seconds"], figures["step_padding"]) == (3, 1.25, 0.03)
+    _, _, third, _ = stats.lines(10.0, 40.0)
+    assert third == "stats: 3 graphs captured in 1.2 s of that time; 3.0% of the steps' positions were padding"
+
+
 def test_a_run_that_made_nothing():
     figures = Stats().as_dict(wall=0.0, audio=0.0)
     assert figures["clips_per_batch"] is figures["real_time_factor"] is figures["decode_padding"] is None

@@ -9,12 +9,13 @@ import soundfile
 import torch
 
 import omnitts
+from omnitts.engine import weights_dtype
 from omnitts.errors import InputError
 from omnitts.manifest import read_utterances
 from omnitts.model.voice import save_voice
 from omnitts.prepare import check_voices
 from omnitts.recipe import Recipe
-from omnitts.tts import resolve_device, resolve_dtype
+from omnitts.tts import dtype_name, resolve_device, resolve_dtype
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +210,18 @@ def test_bad_items_are_told_before_any_work(tts):
             tts.synthesize(["Hello."], max_positions=wrong)
 
 
+def test_fp8_is_for_gpus_that_have_it(monkeypatch):
+    gpu, capability = torch.device("cuda"), (8, 6)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an RTX 3090")
+    with pytest.raises(InputError, match=r"capability 8.9 or later, and an RTX 3090 has 8.6: use bfloat16"):
+        resolve_dtype("fp8", gpu)
+    capability = (8, 9)
+    dtype = resolve_dtype("fp8", gpu)
+    assert dtype_name(dtype) == "fp8" and weights_dtype(dtype) is torch.bfloat16
+    assert weights_dtype(torch.float16) is torch.float16 and dtype_name(torch.float16) == "float16"
+
+
 def test_one_item_alone_is_a_list_of_one(tts):
     (listed,) = tts.synthesize(["Hello there."], num_step=1)
     for alone in ("Hello there.", {"text": "Hello there."}):
@@ -233,6 +246,9 @@ def test_devices_and_dtypes():
     for wrong in ("gpu", "cuda:x", "cuda:", "cuda:٣", "cpu:0", "cuda:99", 0, None, torch.device("meta")):
         with pytest.raises(InputError, match="device"):
             resolve_device(wrong)
+    for precision in ("fp8", torch.float8_e4m3fn):
+        with pytest.raises(InputError, match=r"dtype: fp8 needs a GPU .* this is a CPU: use bfloat16"):
+            resolve_dtype(precision, torch.device("cpu"))
     for wrong in ("float64", torch.float64, ["float32"], None):
         with pytest.raises(InputError, match=r"no dtype is called .*: use auto, float32"):
             resolve_dtype(wrong, torch.device("cpu"))

@@ -422,7 +422,7 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
 
 @cli.group()
 def bench() -> None:
-    """Measure speed on this machine: ratios, taken in one run."""
+    """Measure on this machine: speed, and what a precision changes."""
 
 
 json_option = click.option(

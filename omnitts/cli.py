@@ -103,8 +103,7 @@ def _options(*options: Any) -> Any:
     return decorate
 
 
-manifest_options = _options(
-    click.argument("manifest", metavar="MANIFEST", callback=_not_blank),
+recipe_options = _options(
     click.option(
         "--recipe",
         default="default",
@@ -120,6 +119,11 @@ manifest_options = _options(
         metavar="KEY=VALUE",
         help="Override a setting of the recipe, for example --set num_step=24. May be repeated.",
     ),
+)
+
+manifest_options = _options(
+    click.argument("manifest", metavar="MANIFEST", callback=_not_blank),
+    recipe_options,
     click.option(
         "--voice",
         metavar="FILE",
@@ -417,7 +421,7 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
 
 @cli.group()
 def bench() -> None:
-    """Measure speed on this machine: ratios, taken in one run."""
+    """Measure on this machine: speed, and what a precision changes."""
 
 
 json_option = click.option(
@@ -444,6 +448,60 @@ def bench_sampler(cells: int, path: Path | None) -> None:
 
     figures = sampler.bench_sampler(cells)
     _show_figures(sampler.sampler_table(figures), figures.as_dict(), path)
+
+
+random_option = click.option(
+    "--random-weights",
+    type=click.Choice(["omnivoice"]),
+    help="In place of a checkpoint: random weights of the published sizes, which take the same time.",
+)
+
+
+@bench.command("job")
+@model_option
+@random_option
+@click.option("--utterances", type=Whole(min=1), default=512, show_default=True, help="Lines of the manifest.")
+@recipe_options
+@device_option
+@dtype_option
+@positions_option
+@json_option
+def bench_job(
+    model: str | None,
+    random_weights: str | None,
+    utterances: int,
+    recipe: str,
+    settings: tuple[str, ...],
+    device: str,
+    dtype: str,
+    max_positions: int | None,
+    path: Path | None,
+) -> None:
+    """Time a whole job, as `synth` runs it: from a manifest on disk to WAV files on disk.
+
+    Every line clones one of 32 made-up recordings of 3 to 8 s and lasts 2 to 15 s. A small job of the same kind goes
+    before it, for what is compiled and captured. All files are in a temporary folder, 0.4 MB an utterance.
+    """
+    if model is not None and random_weights is not None:
+        raise InputError("stands beside --model: give one of them", field="--random-weights")
+    from omnitts import tts
+    from omnitts.bench import job
+    from omnitts.bench.random_weights import omnivoice
+    from omnitts.model.checkpoint import open_checkpoint, resolve_model
+    from omnitts.recipe import load_recipe, parse_settings, with_settings
+
+    overrides = parse_settings(settings)
+    run_recipe = with_settings(load_recipe(recipe), overrides, file="--set")
+    torch_device = tts.resolve_device(device)
+    torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
+
+    def load() -> tts.TTS:
+        if random_weights is not None:
+            return omnivoice(torch_device, torch_dtype)
+        return tts.load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, torch_dtype, encoder=True)
+
+    figures = job.bench_job(load, run_recipe, utterances, max_positions)
+    _show_figures(job.job_table(figures), figures.as_dict(), path)
 
 
 @bench.command("precision")
@@ -503,11 +561,7 @@ def bench_precision(
 
 @bench.command("step")
 @click.option("--model", metavar="FOLDER|HUB_ID", callback=_not_blank, help="Checkpoint, in half precision.")
-@click.option(
-    "--random-weights",
-    type=click.Choice(["omnivoice"]),
-    help="In place of a checkpoint: random weights of the published sizes, which take the same time.",
-)
+@random_option
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "fp8"]), default="bfloat16", show_default=True)
 @click.option(
     "--work",

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from omnitts.bench.random_weights import scale
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.checkpoint import SPECIAL_TOKENS, read_model_config
 from omnitts.model.codec import MODEL_TYPE, Codec, Encoder, read_codec_config
@@ -26,7 +27,6 @@ END_OF_TEXT = "<|endoftext|>"
 CODEBOOKS = 8
 CODES = 1024
 RATIOS = [8, 5, 4, 2, 3]  # 960 samples a frame
-OUTPUT_GAIN = 0.012  # for an RMS about 0.1
 
 
 @dataclass(frozen=True)
@@ -293,22 +293,6 @@ def draw(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     values = np.random.Generator(np.random.PCG64([seed, key])).standard_normal(shape, np.float32)
     values *= scale(name, shape)
     return values
-
-
-def scale(name: str, shape: tuple[int, ...]) -> float:
-    if name.endswith((".embed", ".embed_avg")):
-        return 1.0
-    if name.endswith(("embed_tokens.weight", "audio_embeddings.weight", "masked_spec_embed")):
-        return 0.02
-    if name == "audio_heads.weight":
-        return 3.0 / math.sqrt(shape[1])  # logits far enough apart that the choice is not a tie
-    if name == "acoustic_decoder.conv2.weight":
-        return OUTPUT_GAIN / math.sqrt(math.prod(shape[1:]))
-    if "conv_t1" in name:  # [in, out, 2 * stride]: two taps of each input channel reach a sample
-        return 1 / math.sqrt(2 * shape[0])
-    if ".conv2." in name and "res_unit" in name:
-        return 0.3 / math.sqrt(math.prod(shape[1:]))  # a small step beside the residual
-    return 1 / math.sqrt(math.prod(shape[1:]))
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[int, ...]], dtype: str, seed: int) -> None:

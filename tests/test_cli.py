@@ -678,6 +678,7 @@ def test_every_command_explains_itself(run):
         ["bench", "sampler"],
         ["bench", "step"],
         ["bench", "precision"],
+        ["bench", "job"],
     ):
         code, printed, _ = run(*command, "--help")
         assert code == 0 and "Usage" in printed

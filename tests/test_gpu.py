@@ -8,14 +8,18 @@ import pytest
 import torch
 
 import omnitts
+from omnitts.bench.job import bench_job, job_table
+from omnitts.bench.precision import bench_precision, precision_table
 from omnitts.bench.step import OMNIVOICE, filled, random_model
 from omnitts.engine import Batch, Request
+from omnitts.manifest import read_utterances
 from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.checkpoint import BUNDLED, load_model, load_tokenizer, open_checkpoint
 from omnitts.model.codec import load_codec
 from omnitts.model.hopper import fused_products_work
 from omnitts.recipe import Recipe
 from omnitts.steps import Engine
+from omnitts.tts import load_checkpoint, load_engine, resolve_dtype
 from tests.test_engine import generate, loop_requests, mixed_requests
 
 pytestmark = [
@@ -165,6 +169,26 @@ def test_stages_beside_the_engine(checkpoint_dir, vectors, tmp_path, monkeypatch
     tts = omnitts.load(checkpoint_dir, device="cuda")
     made = tts.synthesize(records, num_step=4, max_positions=1500)
     assert len(made) == 48 and all(speech.error is None and len(speech.audio) for speech in made)
+
+
+def test_a_job_is_measured():
+    figures = bench_job(lambda: omnitts.load(device="cuda"), Recipe(num_step=4), 12, 4096)
+    print(*job_table(figures), sep="\n")
+    assert figures.failed == 0 and figures.peak_gigabytes > 0
+    assert figures.stats["graphs_captured"] > 0 and 0 < figures.stats["step_padding"] < 0.1
+    assert figures.gpu_busy is None or 0 <= figures.gpu_busy <= 1
+
+
+def test_fp8_beside_bfloat16(mini):
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs a GPU with e4m3 products")
+    device = torch.device("cuda")
+    reference = load_checkpoint(mini, device, torch.bfloat16, cuda_graphs=False)
+    other = load_engine(mini, device, resolve_dtype("fp8", device), cuda_graphs=False)
+    lines = [{"text": "Hello there, whoever you are."}, {"text": "And again.", "recipe": {"guidance_scale": 0}}]
+    figures = bench_precision(reference, other, "fp8", read_utterances(lines, recipe=Recipe()))
+    print(*precision_table(figures), sep="\n")
+    assert all(row.tokens_same > 0.5 and row.next_same > 0.5 for row in figures.rows)
 
 
 needs_hopper = pytest.mark.skipif(

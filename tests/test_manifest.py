@@ -271,6 +271,7 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a", "recipe": {"num_step": true}}', "recipe.num_step", "got true"),
         ('{"text": "a", "recipe": {"steps": 5}}', "recipe.steps", "unknown key: did you mean num_step?"),
         ('{"text": "a", "recipe": {"precision": "float16"}}', "recipe.precision", "holds for a whole run"),
+        ('{"text": "a", "recipe": {"precision": "fp8"}}', "recipe.precision", "holds for a whole run"),
         ('{"text": "a", "ref_audio": "clips/a.wav"}', "ref_text", "needs the words that are spoken in it"),
         (
             '{"text": "a", "ref_audio": "clips/a.wav", "ref_text": " "}',

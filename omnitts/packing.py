@@ -1,5 +1,6 @@
 """Packing: sort by target length, fill batches up to a budget of positions, pad nothing; and the like for decoding."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -12,17 +13,31 @@ def pack(target_frames: Sequence[int], positions: Sequence[int], max_positions: 
 
     target_frames[i] is an item's target length, positions[i] all that it occupies in the packed row: conditional
     plus unconditional document. Items are taken from the longest target down, so that a batch's members end after
-    about the same work and the largest memory use comes first. An item larger than the budget gets a batch alone.
+    about the same work and the largest memory use comes first. When the next one does not fit, the largest ones that
+    do fill the rest: batches then differ little in size, which is what captured steps are good for. An item larger
+    than the budget gets a batch alone.
     """
-    order = sorted(range(len(positions)), key=lambda i: (-target_frames[i], -positions[i], i))
     batches: list[list[int]] = []
-    used = 0
-    for i in order:
-        if not batches or used + positions[i] > max_positions:
+    left = sorted(zip(positions, range(len(positions)), strict=True))  # by size
+    room = 0
+
+    def take(at: int) -> None:
+        nonlocal room
+        size, item = left.pop(at)
+        room -= size
+        batches[-1].append(item)
+
+    for i in sorted(range(len(positions)), key=lambda i: (-target_frames[i], -positions[i], i)):
+        at = bisect_left(left, (positions[i], i))
+        if at == len(left) or left[at][1] != i:
+            continue  # it filled an earlier batch
+        if positions[i] > room:
+            while fitting := bisect_left(left, (room + 1, 0)):
+                take(fitting - 1)
             batches.append([])
-            used = 0
-        batches[-1].append(i)
-        used += positions[i]
+            room = max_positions
+            at = bisect_left(left, (positions[i], i))
+        take(at)
     return batches
 
 

@@ -14,14 +14,21 @@ def test_every_item_once_and_within_the_budget(items, budget):
     positions = [2 * target + prompt for target, prompt in items]
     batches = pack(frames, positions, budget)
     assert sorted(i for batch in batches for i in batch) == list(range(len(items)))
-    for batch in batches:
-        assert len(batch) == 1 or sum(positions[i] for i in batch) <= budget
-    lengths = [frames[i] for batch in batches for i in batch]
-    assert lengths == sorted(lengths, reverse=True)
+    sizes = [sum(positions[i] for i in batch) for batch in batches]
+    for number, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
+        assert len(batch) == 1 or size <= budget
+        later = [positions[i] for other in batches[number + 1 :] for i in other]
+        assert not later or size + min(later) > budget  # nothing that fits is left for later
+    first = [frames[batch[0]] for batch in batches]
+    assert first == sorted(first, reverse=True)
 
 
 def test_a_batch_is_filled_before_the_next_begins():
     assert pack([10, 10, 10, 10], [30, 30, 30, 30], 90) == [[0, 1, 2], [3]]
+
+
+def test_what_is_left_of_a_batch_is_filled_by_the_largest_that_fits():
+    assert pack([50, 40, 30, 20, 10], [100, 80, 60, 40, 20], 150) == [[0, 3], [1, 2], [4]]
 
 
 def test_an_item_over_the_budget_runs_alone():

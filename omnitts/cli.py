@@ -162,7 +162,7 @@ positions_option = click.option(
     type=Whole(min=1),
     metavar="N",
     help="Most positions in a batch, which bounds memory; a single clip of more is a batch of its own. "
-    "Changes no result.  [default: 1024 on a CPU, 8192 on a GPU]",
+    "Changes no result.  [default: 1024 on a CPU, 8192 on a GPU or, for 200 lines and more, the best, by measurement]",
 )
 
 
@@ -227,7 +227,6 @@ def synth(
     from omnitts import job, tts
     from omnitts.files import check_folder
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
-    from omnitts.packing import DEFAULT_MAX_POSITIONS
     from omnitts.prepare import check_voices
 
     output = job.Output(Path(out), format, save_codes)
@@ -247,7 +246,7 @@ def synth(
         lines.utterances,
         output,
         asked={"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
-        max_positions=max_positions or DEFAULT_MAX_POSITIONS[torch_device.type],
+        max_positions=max_positions,
         progress=job.Bar(len(lines.utterances), quiet=quiet),
         log_stats=log_stats,
     )

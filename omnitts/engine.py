@@ -44,6 +44,10 @@ class Engine(Protocol):
 
     def generate(self, requests: list[Request], on_step: Callable[[float], None] | None) -> list[Generated]: ...
 
+    def release(self) -> None:
+        """Gives back memory that is kept for the next batch."""
+        ...
+
     def costs(self) -> Counter[str]: ...
 
 
@@ -73,6 +77,12 @@ def accelerated(model: OmniVoice, *, float8: bool = False, cuda_graphs: bool = T
             raise InputError(message, field="dtype") from None
         return model
     return Steps.of(model, cuda_graphs=cuda_graphs, float8=float8)
+
+
+def release(model: OmniVoice | Engine) -> None:
+    """Gives back memory that the loop keeps from batch to batch."""
+    if not isinstance(model, OmniVoice):
+        model.release()
 
 
 @torch.inference_mode()

@@ -64,7 +64,7 @@ def run_job(
     output: Output,
     *,
     asked: Mapping[str, Any],
-    max_positions: int,
+    max_positions: int | None,
     progress: "Bar",
     log_stats: bool = False,
 ) -> Totals:
@@ -74,7 +74,8 @@ def run_job(
     closes the run, also one that Ctrl-C ended, and repeats what was `asked` for. An utterance that fails is
     recorded and costs no other. Raises InputError when another run is writing into the folder.
 
-    log_stats: also print where the time went, and put it into summary.json.
+    max_positions: None for what suits the device. log_stats: also print where the time went, and put it into
+    summary.json.
     """
     totals, stats, recording = Totals(len(utterances)), Stats(), Lock()
     started, clock = datetime.now(UTC), time.perf_counter()
@@ -85,6 +86,7 @@ def run_job(
             with recording:
                 _record(line, results, totals)
 
+        max_positions = max_positions or tts.positions_for(len(utterances))
         speeches = tts.stream(utterances, max_positions=max_positions, progress=progress, stats=stats, deliver=deliver)
         try:
             with closing(speeches):

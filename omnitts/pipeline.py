@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from omnitts.audio import join_chunks, postprocess
-from omnitts.engine import Request, costs, generate
+from omnitts.engine import Request, costs, generate, release
 from omnitts.errors import reason
 from omnitts.manifest import Utterance
 from omnitts.model.decoding import decode_groups
@@ -243,6 +243,8 @@ class Pipeline:
     def _parts(self, pieces: list[Piece], too_large: bool) -> list[list[Piece]]:
         if not too_large:
             return [[piece] for piece in pieces]
+        with self._engine:
+            release(self.tts.model)
         positions = [piece.positions for piece in pieces]
         self.max_positions = max(1, min(self.max_positions, sum(positions) // 2))
         self.stats.add(splits=1)

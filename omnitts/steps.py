@@ -98,9 +98,7 @@ class Engine:
         """Packs a model, which is used up by it. float8: see `model.packed`; needs bfloat16."""
         packed = PackedModel(model, float8=float8)
         on_gpu = packed.device.type == "cuda"
-        return Engine(
-            packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype, packed.config.head_dim)
-        )
+        return Engine(packed, cuda_graphs and on_gpu, attention_backend(packed.device, packed.dtype, packed.config))
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
@@ -160,6 +158,13 @@ class Engine:
                 events[-1].record()
                 events[max(0, len(events) - 3)].synchronize()
             on_step(amount)
+
+    def release(self) -> None:
+        """Gives back the memory of all steps; they are captured again when they are needed."""
+        self.steps.clear()
+        self.pool = None
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def step(self, shape: Shape) -> "Step":
         """The step of a shape, captured if it is the first of it."""
@@ -222,15 +227,7 @@ class Step:
         self.ranking = RankingParams(
             *(torch.zeros(slots, dtype=torch.float32, device=device) for _ in range(2)), self.sampling.seed
         )
-        self.attention = make_attention(
-            attention,
-            2 * slots - 1,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-            model.dtype,
-            device,
-        )
+        self.attention = make_attention(attention, shape.positions, 2 * slots - 1, config, model.dtype, device)
         self.attention.plan([0] * (2 * slots - 1) + [shape.positions])
         self.graph: torch.cuda.CUDAGraph | None = None
 

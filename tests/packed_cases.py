@@ -1,7 +1,7 @@
 """Cases in which the packed model, its kernels and its loop agree with the plain ones: in Triton's interpreter, where
 they need a process of their own, and on a GPU.
 
-    TRITON_INTERPRET=1 python -m tests.packed_cases cpu kernels reveal loop
+    TRITON_INTERPRET=1 python -m tests.packed_cases cpu kernels attention reveal loop
 """
 
 import sys
@@ -15,10 +15,12 @@ from omnitts import engine, steps
 from omnitts.bench.precision import bench_precision
 from omnitts.manifest import read_utterances
 from omnitts.model import kernels
+from omnitts.model.attention import PlainAttention, TiledAttention
 from omnitts.model.backbone import rotate
 from omnitts.model.canvas import RankingParams, commit, rank_scores, top_cells
 from omnitts.model.checkpoint import load_model, open_checkpoint
 from omnitts.model.reveal import reveal
+from omnitts.model.tiled_attention import rows_of_a_tile, tiled_attention
 from omnitts.recipe import Recipe
 from omnitts.sampler import rows_to_requests
 from omnitts.tts import load_checkpoint
@@ -74,6 +76,30 @@ def check_kernels(device: str) -> None:
         q = rotate(torch.nn.functional.rms_norm(q, (16,), q_weight, 1e-6), rope)
         k = rotate(torch.nn.functional.rms_norm(k, (16,), k_weight, 1e-6), rope)
         torch.testing.assert_close(qkv, torch.cat([q, k, v], 1))
+
+
+def check_attention(device: str) -> None:
+    """Documents of one row, of less than a tile and of several, and none; heads that share keys by none to sixteen."""
+    torch.manual_seed(4)
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    for q_heads, k_heads, width in ((4, 2, 64), (6, 2, 16), (2, 2, 48), (16, 1, 32)):
+        qkv = torch.randn(200, q_heads + 2 * k_heads, width, device=device, dtype=dtype)
+        q, k, v = qkv.split((q_heads, k_heads, k_heads), 1)
+        plain = PlainAttention()
+        tiled = TiledAttention(tiled_attention, rows_of_a_tile(q_heads, k_heads), 200, 6, torch.device(device))
+        for bounds in ([0, 1, 80, 80, 183, 200, 200], [0, 0, 0, 0, 0, 0, 200]):
+            plain.plan(bounds)
+            tiled.plan(bounds)
+            made = tiled(q, k, v)
+            torch.testing.assert_close(made, plain(q, k, v), rtol=1e-2, atol=1e-5 if device == "cpu" else 2e-3)
+        # A document's bits do not depend on where it lies, nor on what lies beside it.
+        qkv[:10] = float("nan")
+        qkv[10:183] = qkv[11:184].clone()
+        tiled.plan([0, 10, 182, 200, 200, 200, 200])
+        moved = tiled(q, k, v)[10:182]
+        tiled.plan([0, 172, 172, 172, 172, 172, 200])
+        qkv[:172] = qkv[10:182].clone()
+        assert torch.equal(tiled(q, k, v)[:172], moved)
 
 
 def check_reveal(device: str) -> None:
@@ -149,7 +175,13 @@ def check_precision(device: str) -> None:
             assert row.tokens_same == row.next_same == 1 and row.logprob_most < 1e-3
 
 
-CASES = {"kernels": check_kernels, "reveal": check_reveal, "loop": check_loop, "precision": check_precision}
+CASES = {
+    "kernels": check_kernels,
+    "attention": check_attention,
+    "reveal": check_reveal,
+    "loop": check_loop,
+    "precision": check_precision,
+}
 
 if __name__ == "__main__":
     with torch.inference_mode():

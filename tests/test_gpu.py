@@ -13,6 +13,7 @@ from omnitts.bench.precision import bench_precision, precision_table
 from omnitts.bench.step import OMNIVOICE, filled, random_model
 from omnitts.engine import Batch, Request
 from omnitts.manifest import read_utterances
+from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.checkpoint import BUNDLED, load_model, load_tokenizer, open_checkpoint
 from omnitts.model.codec import load_codec
 from omnitts.model.hopper import fused_products_work
@@ -98,8 +99,8 @@ def test_a_graph_is_its_kernels(request, name, vectors, dtype):
 @pytest.mark.parametrize(
     "name, backend, float8",
     [
-        ("checkpoint", "torch", False),
-        ("mini", "torch", False),
+        ("checkpoint", "tiled", False),
+        ("mini", "tiled", False),
         ("mini", "flashinfer", False),
         ("mini", "flashinfer", True),
     ],
@@ -190,22 +191,45 @@ def test_fp8_beside_bfloat16(mini):
     assert all(row.tokens_same > 0.5 and row.next_same > 0.5 for row in figures.rows)
 
 
-@pytest.mark.skipif(
+needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
 )
-def test_fused_products():
+
+
+@needs_hopper
+@pytest.mark.parametrize("float8", [False, True])
+def test_fused_products(float8):
     """The trial that decides on their use passes, and a model of OmniVoice's widths computes the same with them."""
-    assert fused_products_work(torch.device("cuda"), torch.bfloat16)
+    assert fused_products_work(torch.device("cuda"), float8)
     config = replace(OMNIVOICE, num_hidden_layers=3, vocab_size=1000)
     requests = [Request(list(range(40)), None, frames, Recipe(), seed) for seed, frames in enumerate((300, 251, 70))]
     logits = []
     for fused in (True, False):
         model = random_model(config, torch.bfloat16)
         with patch("omnitts.model.hopper.fused_products_work", return_value=fused), torch.inference_mode():
-            engine = Engine.of(model, cuda_graphs=False)
+            engine = Engine.of(model, cuda_graphs=False, float8=float8)
             step = filled(engine, requests)
             assert engine.model.fused is fused
             logits.append(engine.model.logits(step.row, step.attention).float())
     error = (logits[0] - logits[1]).abs().mean() / logits[1].std()
-    print(f"fused products: {error:.4f} of the logits' deviation")
-    assert error < 0.02
+    print(f"fused products, {'float8' if float8 else 'bfloat16'}: {error:.4f} of the logits' deviation")
+    assert error < (0.05 if float8 else 0.02)
+
+
+@needs_hopper
+@pytest.mark.parametrize("positions", [700, 5000])
+def test_attention_on_hopper(positions):
+    """Documents from one row to all; twice, for what the first call leaves behind must not matter."""
+    assert attention_backend(torch.device("cuda"), torch.bfloat16, OMNIVOICE) == "hopper"
+    torch.manual_seed(0)
+    qkv = torch.randn(positions, 32, 128, device="cuda").bfloat16()
+    q, k, v = qkv.split((16, 8, 8), 1)
+    ours, plain = (
+        make_attention(backend, positions, 6, OMNIVOICE, torch.bfloat16, torch.device("cuda"))
+        for backend in ("hopper", "plain")
+    )
+    for bounds in ([0, 1, 64, 129, 129, 400, positions], [0, 0, 0, 0, 0, 0, positions]):
+        ours.plan(bounds)
+        plain.plan(bounds)
+        for _ in range(2):
+            torch.testing.assert_close(ours(q, k, v), plain(q, k, v), rtol=0.02, atol=0.01)

@@ -1,10 +1,10 @@
-"""Attention within each document of a packed row: FlashInfer's kernels, torch's, or plain ones for any device.
+"""Attention within each document of a packed row: kernels of our own, FlashInfer's, or plain ones for any device.
 
 A plan belongs to one layout of documents and serves all layers and steps. It can be made anew for another layout in
 the same buffers, which a captured CUDA graph then reads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Protocol
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from omnitts.model.backbone import attend
+from omnitts.model.checkpoint import ModelConfig
 
 _FLASHINFER_HEADS = (64, 128, 256)
 _WORKSPACE = 128 << 20  # bytes, as FlashInfer advises; it holds partial results of long documents
+_FEW_POSITIONS = 512  # below, the portable kernel's smaller tiles serve a Hopper GPU better
 
 
 class Attention(Protocol):
@@ -30,11 +32,32 @@ class Attention(Protocol):
         ...
 
 
-def attention_backend(device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
-    """The fastest that is there: "flashinfer", "torch" (half precision on a GPU), or "plain"."""
+def attention_backend(device: torch.device, dtype: torch.dtype, config: ModelConfig) -> str:
+    """The fastest that is there: "hopper", "flashinfer", "tiled" (half precision on a GPU), or "plain"."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return "plain"
-    return "flashinfer" if head_dim in _FLASHINFER_HEADS and has_flashinfer() else "torch"
+    if is_hopper(device, dtype) and config.head_dim == 128 and _pairs_of_heads(config):
+        from omnitts.model.hopper_attention import attention_works
+
+        if attention_works(device):
+            return "hopper"
+    return "flashinfer" if config.head_dim in _FLASHINFER_HEADS and has_flashinfer() else "tiled"
+
+
+def _pairs_of_heads(config: ModelConfig) -> bool:
+    return config.num_attention_heads == 2 * config.num_key_value_heads
+
+
+@cache
+def is_hopper(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels for Hopper GPUs are worth a trial: bfloat16 on such a GPU, and a Triton with Gluon."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    try:
+        from omnitts.model import hopper, hopper_attention  # noqa: F401
+    except Exception:  # Gluon is young: names in it move from version to version
+        return False
+    return True
 
 
 @cache
@@ -47,14 +70,40 @@ def has_flashinfer() -> bool:
 
 
 def make_attention(
-    backend: str, documents: int, q_heads: int, k_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    backend: str, positions: int, documents: int, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> Attention:
-    """documents: how many bounds, less one, each plan will have."""
+    """positions: of a row; documents: how many bounds, less one, each plan will have."""
+    heads = config.num_attention_heads, config.num_key_value_heads
     if backend == "flashinfer":
-        return FlashInferAttention(documents, q_heads, k_heads, head_dim, dtype, device)
-    if backend == "torch":
-        return TorchAttention(documents, device)
+        return FlashInferAttention(documents, *heads, config.head_dim, dtype, device)
+    if backend == "hopper" and positions >= _FEW_POSITIONS:
+        from omnitts.model.hopper_attention import ROWS, hopper_attention
+
+        return TiledAttention(hopper_attention, ROWS, positions, documents, device)
+    if backend in ("hopper", "tiled"):
+        from omnitts.model.tiled_attention import rows_of_a_tile, tiled_attention
+
+        return TiledAttention(tiled_attention, rows_of_a_tile(*heads), positions, documents, device)
     return PlainAttention()
+
+
+class TiledAttention:
+    """One of our kernels, with the table of tiles that it reads."""
+
+    def __init__(self, kernel: Callable[..., Tensor], rows: int, positions: int, documents: int, device: torch.device):
+        from omnitts.model.tiled_attention import tile_capacity
+
+        self.kernel, self.rows = kernel, rows
+        self.capacity = tile_capacity(positions, documents, rows)
+        self.tiles = torch.zeros(1 + 3 * self.capacity, dtype=torch.int32, device=device)
+
+    def plan(self, bounds: Sequence[int]) -> None:
+        from omnitts.model.tiled_attention import tile_table
+
+        self.tiles.copy_(torch.from_numpy(tile_table(bounds, self.rows, self.capacity)))
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.kernel(q, k, v, self.tiles)
 
 
 class FlashInferAttention:
@@ -83,24 +132,6 @@ class FlashInferAttention:
 @cache
 def _workspace(device: torch.device) -> Tensor:
     return torch.empty(_WORKSPACE, dtype=torch.uint8, device=device)
-
-
-class TorchAttention:
-    """Torch's own varlen flash attention. Its grid is as long as the longest document that was ever planned."""
-
-    def __init__(self, documents: int, device: torch.device):
-        self.bounds = torch.zeros(documents + 1, dtype=torch.int32, device=device)
-        self.longest = 0
-
-    def plan(self, bounds: Sequence[int]) -> None:
-        self.bounds.copy_(torch.tensor(bounds, dtype=torch.int32))
-        if not self.longest:
-            self.longest = bounds[-1]  # no document is longer than the row
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.ops.aten._flash_attention_forward(
-            q, k, v, self.bounds, self.bounds, self.longest, self.longest, 0.0, False, False
-        )[0]
 
 
 class PlainAttention:

@@ -22,55 +22,67 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from omnitts.model.kernels import norm_and_rotate, swiglu
+from omnitts.model.kernels import begin, early_launch, norm_and_rotate, swiglu, to_float8
 
 HEAD = 128  # the only width of heads that these kernels know
 ALTERNATE = 8  # rows of gates, then as many of ups
 FEW_ROWS = 1024  # below, tiles are narrower, or there would be too few for all multiprocessors
 
-_DEPTH = 64  # of a tile of operands
+Scales = tuple[Tensor, Tensor]
+"""Of float8 operands: float32, one for each row of x, and one for each row of a weight."""
+
+_DEPTH = 128  # bytes of a row of a tile of operands
 _NEIGHBOURS = 16  # tiles of rows that share a tile of the matrix before the next one is loaded
 _REGISTERS = (240, 24)  # of a thread that multiplies, and of one that loads
 
 
-def fused_products_work(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether these kernels run here, found out by trying."""
-    if device.type != "cuda" or dtype != torch.bfloat16:
-        return False
-    return torch.cuda.get_device_capability(device)[0] == 9 and _tried(device)
-
-
 @cache
-def _tried(device: torch.device) -> bool:
-    """Both kernels against the separate passes, on a few rows more than a tile has and on many."""
+def fused_products_work(device: torch.device, float8: bool) -> bool:
+    """Whether these kernels run here, found out by trying both beside the separate passes.
+
+    They are tried on a few rows more than a tile has, and on many; with operands in bfloat16, or in float8.
+    """
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, device=device, generator=generator)
+        return torch.randn(*shape, device=device, generator=generator).bfloat16()
 
     def close(made: Tensor, expected: Tensor) -> bool:
         return bool(((made.float() - expected.float()).abs().mean() < 0.01 * expected.float().abs().mean()).item())
 
     try:
         for rows in (200, FEW_ROWS + 200):
-            x, gate, up = (random(count, 128).bfloat16() for count in (rows, 512, 512))
-            if not close(swiglu_product(x, alternated(gate, up)), swiglu(x @ torch.cat([gate, up]).t())):
+            x, gate, up, weight = (random(count, 128) for count in (rows, 512, 512, 8 * HEAD))
+            expected = swiglu(_plain_product(*_operands(x, torch.cat([gate, up]), float8)))
+            if not close(swiglu_product(*_operands(x, alternated(gate, up), float8)), expected):
                 return False
-            weight = random(8 * HEAD, 128).bfloat16()
-            q_weight, k_weight = random(HEAD).bfloat16(), random(HEAD).bfloat16()
-            angle, place = random(50, HEAD // 2), torch.arange(rows, dtype=torch.int32, device=device) % 50
-            rotation = q_weight, k_weight, angle.cos(), angle.sin(), place
-            expected = (x @ weight.t()).unflatten(-1, (-1, HEAD))
+            angle, place = random(50, HEAD // 2).float(), torch.arange(rows, dtype=torch.int32, device=device) % 50
+            rotation = random(HEAD), random(HEAD), angle.cos(), angle.sin(), place
+            operands = _operands(x, weight, float8)
+            expected = _plain_product(*operands).unflatten(-1, (-1, HEAD))
             norm_and_rotate(expected, *rotation, 4, 1e-6)
-            if not close(rotated_product(x, weight, *rotation, (4, 2), 1e-6), expected):
+            if not close(rotated_product(*operands, *rotation, (4, 2), 1e-6), expected):
                 return False
     except Exception:  # a version of Triton or a driver that does not know it; there are kernels for that
         return False
     return True
 
 
+def _operands(x: Tensor, weight: Tensor, float8: bool) -> tuple[Tensor, Tensor, Scales | None]:
+    if not float8:
+        return x, weight, None
+    (x, row_scale), (weight, column_scale) = to_float8(x), to_float8(weight)
+    return x, weight, (row_scale, column_scale)
+
+
+def _plain_product(x: Tensor, weight: Tensor, scales: Scales | None) -> Tensor:
+    if scales is None:
+        return x @ weight.t()
+    return ((x.float() * scales[0]) @ (weight.float() * scales[1]).t()).bfloat16()
+
+
 def fits(*matrices: Tensor) -> bool:
-    """Whether weights [N, K] have sizes that the tiles divide."""
+    """Whether weights [N, K] have sizes that the tiles divide, in any type."""
     return all(matrix.shape[0] % 256 == 0 and matrix.shape[1] % _DEPTH == 0 for matrix in matrices)
 
 
@@ -80,17 +92,21 @@ def alternated(gate: Tensor, up: Tensor) -> Tensor:
     return torch.stack(tuple(parts), 1).flatten(0, 2).contiguous()
 
 
-def swiglu_product(x: Tensor, weight: Tensor) -> Tensor:
-    """silu(x @ gate.T) * (x @ up.T): x [P, K], weight as `alternated` gives it -> [P, F]; bfloat16."""
-    out = torch.empty(len(x), weight.shape[0] // 2, dtype=x.dtype, device=x.device)
+def swiglu_product(x: Tensor, weight: Tensor, scales: Scales | None) -> Tensor:
+    """silu(x @ gate.T) * (x @ up.T): x [P, K], weight as `alternated` gives it -> [P, F] in bfloat16.
+
+    x and weight are bfloat16 without scales, or float8 with them.
+    """
+    out = torch.empty(len(x), weight.shape[0] // 2, dtype=torch.bfloat16, device=x.device)
     tile = 256 if len(x) >= FEW_ROWS else 128
-    _launch(x, weight, out, tile, (x, x, x, x, x), 0.0, (0, 0), ROTATE=False)
+    _launch(x, weight, scales, out, tile, (x, x, x, x, x), 0.0, (0, 0), ROTATE=False)
     return out
 
 
 def rotated_product(
     x: Tensor,
     weight: Tensor,
+    scales: Scales | None,
     q_weight: Tensor,
     k_weight: Tensor,
     cos: Tensor,
@@ -99,47 +115,61 @@ def rotated_product(
     heads: tuple[int, int],
     eps: float,
 ) -> Tensor:
-    """x @ weight.T with `kernels.norm_and_rotate`: x [P, K] -> [P, q heads + 2 * k heads, 128]; bfloat16.
+    """x @ weight.T with `kernels.norm_and_rotate`: x [P, K] -> [P, q heads + 2 * k heads, 128] in bfloat16.
 
-    heads: numbers of query and of key heads, both even; the other arguments are `norm_and_rotate`'s.
+    heads: numbers of query and of key heads, both even; x, weight and scales: see `swiglu_product`; the other
+    arguments are `norm_and_rotate`'s.
     """
-    out = torch.empty(len(x), weight.shape[0], dtype=x.dtype, device=x.device)
-    _launch(x, weight, out, 256, (q_weight, k_weight, cos, sin, place), eps, (heads[0], sum(heads)), ROTATE=True)
+    out = torch.empty(len(x), weight.shape[0], dtype=torch.bfloat16, device=x.device)
+    rotation = q_weight, k_weight, cos, sin, place
+    _launch(x, weight, scales, out, 256, rotation, eps, (heads[0], sum(heads)), ROTATE=True)
     return out.unflatten(-1, (-1, HEAD))
 
 
 def _launch(
-    x: Tensor, weight: Tensor, out: Tensor, tile: int, rotation: tuple, eps: float, ends: tuple[int, int], ROTATE: bool
+    x: Tensor,
+    weight: Tensor,
+    scales: Scales | None,
+    out: Tensor,
+    tile: int,
+    rotation: tuple[Tensor, ...],
+    eps: float,
+    ends: tuple[int, int],
+    ROTATE: bool,
 ) -> None:
     positions, depth = x.shape
+    step = _DEPTH // x.element_size()
     width = 128 if ROTATE else tile // 2  # of the parts in which a tile is stored
-    layout = gl.NVMMASharedLayout.get_default_for
-    blocks = [64, _DEPTH], [tile, _DEPTH], [64, width]
-    tensors = (
-        TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], block, layout(block, gl.bfloat16))
-        for tensor, block in zip((x, weight, out), blocks, strict=True)
-    )
+    tensors = (described(x, [64, step]), described(weight, [tile, step]), described(out, [64, width]))
     tiles = triton.cdiv(positions, 128) * (len(weight) // tile)
-    _product_kernel[(min(tiles, _multiprocessors(x.device)),)](
-        *tensors, *rotation, eps, positions,
-        N=len(weight), K=depth, TILE=tile, STAGES=4 if tile == 256 else 6, ROTATE=ROTATE, Q_END=ends[0], K_END=ends[1],
-        num_warps=4,
+    _product_kernel[(min(tiles, multiprocessors(x.device)),)](
+        *tensors, *(scales or (out, out)), *rotation, eps, positions,
+        N=len(weight), K=depth, DEPTH=step, TILE=tile, STAGES=4 if tile == 256 else 6, SCALED=scales is not None,
+        ROTATE=ROTATE, Q_END=ends[0], K_END=ends[1], num_warps=4, **early_launch(x.device),
     )  # fmt: skip
 
 
+def described(tensor: Tensor, block: list[int]) -> TensorDescriptor:
+    """A matrix for the copy engine, in blocks."""
+    kind = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float8e4nv
+    layout = gl.NVMMASharedLayout.get_default_for(block, kind)
+    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], block, layout)
+
+
 @cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @gluon.jit(do_not_specialize=["positions"])
 def _product_kernel(
-    x, weight, out, q_weight, k_weight, cos, sin, place, eps, positions,
-    N: gl.constexpr, K: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, ROTATE: gl.constexpr,
-    Q_END: gl.constexpr, K_END: gl.constexpr,
+    x, weight, out, row_scale, column_scale, q_weight, k_weight, cos, sin, place, eps, positions,
+    N: gl.constexpr, K: gl.constexpr, DEPTH: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
+    SCALED: gl.constexpr, ROTATE: gl.constexpr, Q_END: gl.constexpr, K_END: gl.constexpr,
+    EARLY: gl.constexpr,
 ):  # fmt: skip
-    rows = gl.allocate_shared_memory(gl.bfloat16, [2 * STAGES, 64, _DEPTH_], x.layout)
-    columns = gl.allocate_shared_memory(gl.bfloat16, [STAGES, TILE, _DEPTH_], weight.layout)
+    rows = gl.allocate_shared_memory(x.dtype, [2 * STAGES, 64, DEPTH], x.layout)
+    columns = gl.allocate_shared_memory(x.dtype, [STAGES, TILE, DEPTH], weight.layout)
     stage0 = gl.allocate_shared_memory(gl.bfloat16, out.block_type.shape, out.layout)
     stage1 = gl.allocate_shared_memory(gl.bfloat16, out.block_type.shape, out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -148,13 +178,14 @@ def _product_kernel(
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(empty.index(s), count=2)
     fence_async_shared()
+    begin(EARLY)
     gl.warp_specialize(
         [
-            (_multiply, (out, rows, columns, stage0, full, empty, q_weight, k_weight, cos, sin, place, eps, positions,
-                         0, N, K, TILE, STAGES, ROTATE, Q_END, K_END)),
-            (_multiply, (out, rows, columns, stage1, full, empty, q_weight, k_weight, cos, sin, place, eps, positions,
-                         1, N, K, TILE, STAGES, ROTATE, Q_END, K_END)),
-            (_load, (x, weight, rows, columns, full, empty, positions, N, K, TILE, STAGES)),
+            (_multiply, (out, rows, columns, stage0, full, empty, row_scale, column_scale, q_weight, k_weight, cos, sin,
+                         place, eps, positions, 0, N, K, DEPTH, TILE, STAGES, SCALED, ROTATE, Q_END, K_END)),
+            (_multiply, (out, rows, columns, stage1, full, empty, row_scale, column_scale, q_weight, k_weight, cos, sin,
+                         place, eps, positions, 1, N, K, DEPTH, TILE, STAGES, SCALED, ROTATE, Q_END, K_END)),
+            (_load, (x, weight, rows, columns, full, empty, positions, N, K, DEPTH, TILE, STAGES)),
         ],
         [4, 1],
         [_MULTIPLIER_REGISTERS, _LOADER_REGISTERS],
@@ -179,20 +210,20 @@ def _tile_place(tile, row_tiles, COLUMN_TILES: gl.constexpr):
 @gluon.jit
 def _load(
     x, weight, rows, columns, full, empty, positions,
-    N: gl.constexpr, K: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, DEPTH: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     row_tiles = (positions + 127) // 128
     s = 0
     phase = 1  # fresh barriers let the first round pass
     for tile in range(gl.program_id(0), row_tiles * (N // TILE), gl.num_programs(0)):
         i, j = _tile_place(tile, row_tiles, N // TILE)
-        for k in range(K // _DEPTH_):
+        for k in range(K // DEPTH):
             bar = full.index(s)
             mbarrier.wait(empty.index(s), phase)
-            mbarrier.expect(bar, (128 + TILE) * _DEPTH_ * 2)
-            tma.async_copy_global_to_shared(x, [i * 128, k * _DEPTH_], bar, rows.index(2 * s))
-            tma.async_copy_global_to_shared(x, [i * 128 + 64, k * _DEPTH_], bar, rows.index(2 * s + 1))
-            tma.async_copy_global_to_shared(weight, [j * TILE, k * _DEPTH_], bar, columns.index(s))
+            mbarrier.expect(bar, (128 + TILE) * _DEPTH_)
+            tma.async_copy_global_to_shared(x, [i * 128, k * DEPTH], bar, rows.index(2 * s))
+            tma.async_copy_global_to_shared(x, [i * 128 + 64, k * DEPTH], bar, rows.index(2 * s + 1))
+            tma.async_copy_global_to_shared(weight, [j * TILE, k * DEPTH], bar, columns.index(s))
             s += 1
             if s == STAGES:
                 s = 0
@@ -201,11 +232,11 @@ def _load(
 
 @gluon.jit
 def _multiply(
-    out, rows, columns, stage, full, empty, q_weight, k_weight, cos, sin, place, eps, positions, HALF: gl.constexpr,
-    N: gl.constexpr, K: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, ROTATE: gl.constexpr,
-    Q_END: gl.constexpr, K_END: gl.constexpr,
+    out, rows, columns, stage, full, empty, row_scale, column_scale, q_weight, k_weight, cos, sin, place, eps,
+    positions, HALF: gl.constexpr, N: gl.constexpr, K: gl.constexpr, DEPTH: gl.constexpr, TILE: gl.constexpr,
+    STAGES: gl.constexpr, SCALED: gl.constexpr, ROTATE: gl.constexpr, Q_END: gl.constexpr, K_END: gl.constexpr,
 ):  # fmt: skip
-    L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+    L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, DEPTH // 4])
     row_tiles = (positions + 127) // 128
     s = 0
     phase = 0
@@ -224,7 +255,7 @@ def _multiply(
         if s == STAGES:
             s = 0
             phase ^= 1
-        for _k in range(1, K // _DEPTH_):
+        for _k in range(1, K // DEPTH):
             mbarrier.wait(full.index(s), phase)
             sums = warpgroup_mma(rows.index(2 * s + HALF), columns.index(s).permute((1, 0)), sums, is_async=True)
             sums = warpgroup_mma_wait(num_outstanding=1, deps=(sums,))
@@ -236,6 +267,8 @@ def _multiply(
                 phase ^= 1
         sums = warpgroup_mma_wait(num_outstanding=0, deps=(sums,))
         mbarrier.arrive(empty.index(last), count=1)
+        if SCALED:
+            sums = _scaled(sums, row_scale, column_scale, row, column, positions, TILE)
         if ROTATE:
             head = column // 128
             a, b = _halves(sums, TILE)
@@ -248,6 +281,16 @@ def _multiply(
         else:
             _put(out, stage, _swiglu(sums, TILE), row, column // 2)
     tma.store_wait(0)
+
+
+@gluon.jit
+def _scaled(x, row_scale, column_scale, row, column, positions, COLUMNS: gl.constexpr):
+    """Sums of float8 products times both scales, in the layout of bfloat16 products; nothing moves."""
+    L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    x = gl.convert_layout(x, L, assert_trivial=True)
+    rows = gl.minimum(row + gl.arange(0, 64, layout=gl.SliceLayout(1, L)), positions - 1)
+    columns = column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, L))
+    return x * gl.expand_dims(gl.load(row_scale + rows), 1) * gl.expand_dims(gl.load(column_scale + columns), 0)
 
 
 @gluon.jit

@@ -3,14 +3,28 @@
 Sums are taken in float32, whatever the rows' dtype. Each kernel has a program a row or a part of one, so that a row's
 bits do not depend on the rows beside it. Those that end in a product's input can quantise it in the same pass: to
 float8 (e4m3), with a scale for each row that takes its largest value to the largest float8.
+
+On Hopper and later GPUs each is launched while the kernel before it still runs (CUDA's programmatic dependent launch),
+and waits for it when it comes to its inputs: launching takes about as long as the work of a small batch.
 """
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _MOST_FLOAT8 = tl.constexpr(448.0)
+
+
+@cache
+def early_launch(device: torch.device) -> dict[str, bool]:
+    """Arguments of a kernel that calls `begin`: whether it is launched early."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
+        return {"EARLY": False}
+    return {"EARLY": True, "launch_pdl": True}
 
 
 def embed(
@@ -25,7 +39,7 @@ def embed(
     x = torch.empty(len(text), width, dtype=text_table.dtype, device=text.device)
     _embed_kernel[(len(text),)](
         text, frame, codes, text_table, audio_table, x, width, vocabulary,
-        CODEBOOKS=codes.shape[1], BLOCK=triton.next_power_of_2(width), num_warps=4,
+        CODEBOOKS=codes.shape[1], BLOCK=triton.next_power_of_2(width), num_warps=4, **early_launch(x.device),
     )  # fmt: skip
     return x
 
@@ -50,6 +64,7 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float, delta: Tensor | None, out: 
     _rms_norm_kernel[(len(x),)](
         x, x if delta is None else delta, weight, out, out if scale is None else scale, width, eps,
         ADD=delta is not None, QUANTIZE=scale is not None, BLOCK=block, num_warps=max(1, min(8, block // 256)),
+        **early_launch(x.device),
     )  # fmt: skip
 
 
@@ -72,6 +87,7 @@ def norm_and_rotate(
     _norm_and_rotate_kernel[(positions, (q_heads + k_heads) // group)](
         qkv, q_weight, k_weight, cos, sin, place, qkv.stride(0), eps,
         Q_GROUPS=q_heads // group, GROUP=group, HALF=width // 2, num_warps=max(1, min(4, group * width // 512)),
+        **early_launch(qkv.device),
     )  # fmt: skip
 
 
@@ -80,7 +96,9 @@ def swiglu(gate_up: Tensor) -> Tensor:
     positions, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(positions, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(1024, triton.next_power_of_2(width))
-    _swiglu_kernel[(positions, triton.cdiv(width, block))](gate_up, out, width, BLOCK=block, num_warps=4)
+    _swiglu_kernel[(positions, triton.cdiv(width, block))](
+        gate_up, out, width, BLOCK=block, num_warps=4, **early_launch(out.device)
+    )
     return out
 
 
@@ -88,7 +106,9 @@ def swiglu_float8(gate_up: Tensor) -> tuple[Tensor, Tensor]:
     """`swiglu`, quantised: float8 [P, F] and the rows' scales, float32 [P, 1]."""
     width = gate_up.shape[1] // 2
     out, scale = _float8_like(gate_up[:, :width])
-    _swiglu_float8_kernel[(len(gate_up),)](gate_up, out, scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+    _swiglu_float8_kernel[(len(gate_up),)](
+        gate_up, out, scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8, **early_launch(out.device)
+    )
     return out, scale
 
 
@@ -96,7 +116,9 @@ def to_float8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Rows [P, F] as float8 and their scales, float32 [P, 1]."""
     out, scale = _float8_like(x)
     block = triton.next_power_of_2(x.shape[1])
-    _to_float8_kernel[(len(x),)](x, out, scale, x.shape[1], BLOCK=block, num_warps=max(1, min(8, block // 256)))
+    _to_float8_kernel[(len(x),)](
+        x, out, scale, x.shape[1], BLOCK=block, num_warps=max(1, min(8, block // 256)), **early_launch(x.device)
+    )
     return out, scale
 
 
@@ -106,9 +128,20 @@ def _largest_power_of_two_in(a: int, b: int) -> int:
 
 
 @triton.jit
+def begin(EARLY: tl.constexpr):
+    """To be called before anything is read or written, by every program: lets the next kernel be launched, and waits
+    for the one before."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
 def _embed_kernel(
-    text, frame, codes, text_table, audio_table, x, width, vocabulary, CODEBOOKS: tl.constexpr, BLOCK: tl.constexpr
-):
+    text, frame, codes, text_table, audio_table, x, width, vocabulary,
+    CODEBOOKS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    begin(EARLY)
     position = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -126,8 +159,10 @@ def _embed_kernel(
 
 @triton.jit
 def _rms_norm_kernel(
-    x, delta, weight, out, scales, width, eps, ADD: tl.constexpr, QUANTIZE: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, delta, weight, out, scales, width, eps,
+    ADD: tl.constexpr, QUANTIZE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    begin(EARLY)
     position = tl.program_id(0).to(tl.int64)
     start = position * width
     columns = tl.arange(0, BLOCK)
@@ -154,7 +189,8 @@ def _store_float8(row, at, inside, scale_at):
 
 
 @triton.jit
-def _to_float8_kernel(x, out, scales, width, BLOCK: tl.constexpr):
+def _to_float8_kernel(x, out, scales, width, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    begin(EARLY)
     position = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -163,7 +199,8 @@ def _to_float8_kernel(x, out, scales, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _swiglu_float8_kernel(gate_up, out, scales, width, BLOCK: tl.constexpr):
+def _swiglu_float8_kernel(gate_up, out, scales, width, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    begin(EARLY)
     position = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -175,8 +212,9 @@ def _swiglu_float8_kernel(gate_up, out, scales, width, BLOCK: tl.constexpr):
 @triton.jit
 def _norm_and_rotate_kernel(
     qkv, q_weight, k_weight, cos, sin, place, stride, eps,
-    Q_GROUPS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr,
+    Q_GROUPS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    begin(EARLY)
     position, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
     pairs = tl.arange(0, HALF)
     heads = tl.arange(0, GROUP)
@@ -194,7 +232,8 @@ def _norm_and_rotate_kernel(
 
 
 @triton.jit
-def _swiglu_kernel(gate_up, out, width, BLOCK: tl.constexpr):
+def _swiglu_kernel(gate_up, out, width, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    begin(EARLY)
     position = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from omnitts.model.attention import Attention
+from omnitts.model.attention import Attention, is_hopper
 from omnitts.model.backbone import Layer, OmniVoice
 from omnitts.model.checkpoint import ModelConfig
 from omnitts.model.kernels import (
@@ -39,13 +39,6 @@ class Float8:
 
 
 @dataclass(frozen=True)
-class Alternated:
-    """Gates and ups as `hopper.alternated` gives them, [2 * F, H]."""
-
-    weight: Tensor
-
-
-@dataclass(frozen=True)
 class PackedLayer:
     """A layer's weights; matrices are [in, out] views of what a Linear stores."""
 
@@ -55,7 +48,7 @@ class PackedLayer:
     k_norm: Tensor
     o: Tensor | Float8
     post_norm: Tensor
-    gate_up: Tensor | Float8 | Alternated
+    gate_up: Tensor | Float8  # in alternation, as `hopper.alternated` gives them, if the products are fused
     down: Tensor | Float8
 
 
@@ -76,7 +69,7 @@ class PackedModel:
     def __init__(self, model: OmniVoice, *, float8: bool = False):
         self.config: ModelConfig = model.config
         self.float8 = float8
-        self.fused = not float8 and _can_fuse(model)
+        self.fused = _can_fuse(model, float8)
         self.text_table = model.llm.embed_tokens.weight.detach()
         self.audio_table = model.audio_embeddings.weight.detach()
         self.heads = model.audio_heads.weight.detach().t()
@@ -123,7 +116,7 @@ class PackedModel:
         rows, heads, eps = self._normed(x, delta, layer.input_norm), (q_heads, k_heads), config.rms_norm_eps
         rotation = layer.q_norm, layer.k_norm, self.cos, self.sin, row.place
         if self.fused and len(x) >= hopper().FEW_ROWS:
-            qkv = hopper().rotated_product(rows, layer.qkv.t(), *rotation, heads, eps)
+            qkv = hopper().rotated_product(*_operands(rows, layer.qkv), *rotation, heads, eps)
         else:
             qkv = _product(rows, layer.qkv).unflatten(-1, (q_heads + 2 * k_heads, config.head_dim))
             norm_and_rotate(qkv, *rotation, q_heads, eps)
@@ -132,10 +125,10 @@ class PackedModel:
 
     def _feed(self, layer: PackedLayer, x: Tensor, heads: Tensor) -> Tensor | None:
         """The rest of a layer; x: [P, H], added to in place. What is still to be added to it, if anything."""
-        delta = self._add(x, Float8(*to_float8(heads)) if self.float8 else heads, layer.o)
+        delta = self._add(x, self._quantised(heads), layer.o)
         rows = self._normed(x, delta, layer.post_norm)
-        if isinstance(layer.gate_up, Alternated):
-            hidden = hopper().swiglu_product(rows, layer.gate_up.weight)
+        if self.fused:
+            hidden = self._quantised(hopper().swiglu_product(*_operands(rows, layer.gate_up)))
         elif self.float8:
             hidden = Float8(*swiglu_float8(_product(rows, layer.gate_up)))
         else:
@@ -146,6 +139,9 @@ class PackedModel:
         if self.float8:
             return Float8(*rms_norm_float8(x, weight, self.config.rms_norm_eps, delta))
         return rms_norm(x, weight, self.config.rms_norm_eps, delta)
+
+    def _quantised(self, rows: Tensor) -> Tensor | Float8:
+        return Float8(*to_float8(rows)) if self.float8 else rows
 
     def _add(self, x: Tensor, rows: Tensor | Float8, matrix: Tensor | Float8) -> Tensor | None:
         """x += rows @ matrix: by the product itself, or, in float8, by the next norm, which is given the result."""
@@ -164,49 +160,53 @@ def _product(rows: Tensor | Float8, matrix: Tensor | Float8) -> Tensor:
     return rows @ matrix
 
 
+def _operands(rows: Tensor | Float8, matrix: Tensor | Float8) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """What `hopper`'s products take: rows, the matrix as [out, in], and float8's scales."""
+    if isinstance(rows, Float8):
+        return rows.values, matrix.values.t(), (rows.scale, matrix.scale)
+    return rows, matrix.t(), None
+
+
 def hopper() -> ModuleType:
-    """The kernels for Hopper GPUs, which only a Triton with Gluon can import."""
+    """The kernels for Hopper GPUs, where they are known to be importable."""
     from omnitts.model import hopper
 
     return hopper
 
 
-def _can_fuse(model: OmniVoice) -> bool:
+def _can_fuse(model: OmniVoice, float8: bool) -> bool:
     """Whether products and what follows them can be one kernel: on a Hopper GPU, with sizes like OmniVoice's."""
     config, weight = model.config, model.audio_heads.weight
-    try:
-        kernels = hopper()
-    except ImportError:
+    if not is_hopper(weight.device, weight.dtype):
         return False
+    kernels = hopper()
     attention, mlp = model.llm.layers[0].self_attn, model.llm.layers[0].mlp
     heads = config.num_attention_heads, config.num_key_value_heads
     return (
         config.head_dim == kernels.HEAD
         and not any(count % 2 for count in heads)
         and kernels.fits(attention.q_proj.weight, attention.k_proj.weight, mlp.gate_proj.weight)
-        and kernels.fused_products_work(weight.device, weight.dtype)
+        and kernels.fused_products_work(weight.device, float8)
     )
 
 
 def _packed(layer: Layer, float8: bool, fused: bool) -> PackedLayer:
     attention, mlp = layer.self_attn, layer.mlp
+    gate, up = mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()
 
-    def joined(*parts: nn.Linear) -> Tensor | Float8:
-        weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts])
-        if float8:
-            values, scale = to_float8(weight.detach())
-            return Float8(values.t(), scale.t())
-        return weight.detach().t()
+    def matrix(weight: Tensor) -> Tensor | Float8:
+        if not float8:
+            return weight.t()
+        values, scale = to_float8(weight)
+        return Float8(values.t(), scale.t())
 
     return PackedLayer(
         layer.input_layernorm.weight.detach(),
-        joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        matrix(torch.cat([part.weight.detach() for part in (attention.q_proj, attention.k_proj, attention.v_proj)])),
         attention.q_norm.weight.detach(),
         attention.k_norm.weight.detach(),
-        joined(attention.o_proj),
+        matrix(attention.o_proj.weight.detach()),
         layer.post_attention_layernorm.weight.detach(),
-        Alternated(hopper().alternated(mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()))
-        if fused
-        else joined(mlp.gate_proj, mlp.up_proj),
-        joined(mlp.down_proj),
+        matrix(hopper().alternated(gate, up) if fused else torch.cat([gate, up])),
+        matrix(mlp.down_proj.weight.detach()),
     )

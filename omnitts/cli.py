@@ -488,21 +488,19 @@ def bench_job(
     from omnitts.bench import job
     from omnitts.bench.random_weights import omnivoice
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
-    from omnitts.packing import DEFAULT_MAX_POSITIONS
     from omnitts.recipe import load_recipe, parse_settings, with_settings
 
     overrides = parse_settings(settings)
     run_recipe = with_settings(load_recipe(recipe), overrides, file="--set")
     torch_device = tts.resolve_device(device)
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
-    positions = max_positions or DEFAULT_MAX_POSITIONS[torch_device.type]
 
     def load() -> tts.TTS:
         if random_weights is not None:
             return omnivoice(torch_device, torch_dtype)
         return tts.load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, torch_dtype, encoder=True)
 
-    figures = job.bench_job(load, run_recipe, utterances, positions)
+    figures = job.bench_job(load, run_recipe, utterances, max_positions)
     _show_figures(job.job_table(figures), figures.as_dict(), path)
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -96,19 +96,20 @@ def generate(
     """
     if not isinstance(model, OmniVoice):
         return model.generate(requests, on_step)
-    # Guided requests come first, so that their unconditional logits are the leading rows.
-    order = sorted(range(len(requests)), key=lambda i: requests[i].recipe.guidance_scale == 0)
-    batch = Batch(model, [requests[i] for i in order])
+    batch = Batch(model, requests)
     while batch.active:
         work = batch.step()
         if on_step is not None:
             on_step(work)
-    results = dict(zip(order, batch.results(), strict=True))
-    return [results[i] for i in range(len(requests))]
+    return batch.results()
 
 
 class Batch:
-    """The state of one batch's loop. `active` are the requests that still have steps to run."""
+    """The state of one batch's loop.
+
+    `active` are the requests that still have steps to run, `now` as the next step has them; those that it guides come
+    first, so that their unconditional logits are the leading rows.
+    """
 
     def __init__(self, model: OmniVoice, requests: list[Request]):
         self.model = model
@@ -122,7 +123,8 @@ class Batch:
         self.steps = [schedule_steps(request, codebooks) for request in requests]
         self.status = torch.zeros(len(requests), dtype=torch.int32, device=self.device)
         self.done = 0
-        self.active = list(range(len(requests)))
+        self.active = [i for i in range(len(requests)) if self.steps[i]]
+        self._guided_first()
 
     def _embed_prefix(self, request: Request) -> Tensor:
         """Embeddings of what stays fixed in the conditional document: prompt text and reference frames [L, H]."""
@@ -132,19 +134,23 @@ class Batch:
         reference = torch.from_numpy(request.reference.T.astype(np.int64)).to(self.device)
         return torch.cat([text, self.model.embed_audio(reference)])
 
+    def _guided_first(self) -> None:
+        now = {i: as_of(self.requests[i], self.steps[i][self.done][0]) for i in self.active}
+        self.guided = [i for i, request in now.items() if request.recipe.guidance_scale > 0]
+        self.active = self.guided + [i for i, request in now.items() if request.recipe.guidance_scale == 0]
+        self.now = [now[i] for i in self.active]
+
     def logits(self) -> tuple[Tensor, Tensor]:
         """Logits of the active canvases, conditional [N, C, V], and of the guided ones, unconditional [M, C, V]."""
-        guided = [i for i in self.active if self.requests[i].recipe.guidance_scale > 0]
         targets = {i: self.model.embed_audio(self.canvases[i]) for i in self.active}
-        documents = [torch.cat([self.prefixes[i], targets[i]]) for i in self.active] + [targets[i] for i in guided]
-        logits = self.model(documents, [self.requests[i].target_frames for i in [*self.active, *guided]])
+        documents = [torch.cat([self.prefixes[i], targets[i]]) for i in self.active] + [targets[i] for i in self.guided]
+        logits = self.model(documents, [self.requests[i].target_frames for i in [*self.active, *self.guided]])
         rows = sum(self.requests[i].target_frames for i in self.active)
         return logits[:rows], logits[rows:]
 
     def step(self) -> float:
         """Runs one diffusion step for every active request and drops those that are complete."""
-        active = self.active
-        requests = [self.requests[i] for i in active]
+        active, requests = self.active, self.now
         canvas = torch.cat([self.canvases[i] for i in active])
         planned = torch.tensor([self.steps[i][self.done] for i in active], device=self.device)
         samples, chosen = choose(*self.logits(), canvas, requests, *planned.unbind(1), self.model.config.audio_mask_id)
@@ -155,6 +161,7 @@ class Batch:
         work = sum(self.requests[i].target_frames / len(self.steps[i]) for i in active)
         self.done += 1
         self.active = [i for i in active if self.done < len(self.steps[i])]
+        self._guided_first()
         return work
 
     def results(self) -> list[Generated]:
@@ -168,8 +175,8 @@ def choose(
 ) -> tuple[Samples, Tensor]:
     """Samples all cells and picks each request's `count` best masked ones: (samples [N, C], chosen bool [N, C]).
 
-    cond [N, C, V], the requests' rows end to end; uncond [M, C, V] of the first M; canvas int64 [N, C]; step, count:
-    int64 [R], as in `schedule_steps`.
+    cond [N, C, V], the requests' rows end to end; uncond [M, C, V] of the first M, the guided ones'; canvas int64
+    [N, C]; step, count: int64 [R], as in `schedule_steps`.
     """
     frames = [request.target_frames for request in requests]
     offsets = torch.tensor([0, *accumulate(frames)], device=canvas.device)
@@ -196,6 +203,22 @@ def schedule_steps(request: Request, codebooks: int) -> list[tuple[int, int]]:
     recipe = request.recipe
     counts = reveal_schedule(request.target_frames, recipe.num_step, recipe.t_shift, codebooks)
     return [(step, count) for step, count in enumerate(counts) if count]
+
+
+def is_guided(request: Request, step: int) -> bool:
+    """Whether a step, a number of the full schedule, is guided."""
+    recipe = request.recipe
+    within = recipe.guidance_start <= step / recipe.num_step < recipe.guidance_end
+    return recipe.guidance_scale > 0 and within
+
+
+def as_of(request: Request, step: int) -> Request:
+    """The request as a step has it: with guidance everywhere, or nowhere."""
+    recipe = request.recipe
+    if (recipe.guidance_start, recipe.guidance_end) == (0.0, 1.0):
+        return request
+    scale = recipe.guidance_scale if is_guided(request, step) else 0.0
+    return replace(request, recipe=replace(recipe, guidance_scale=scale, guidance_start=0.0, guidance_end=1.0))
 
 
 def sampling_settings(request: Request, mask_id: int) -> dict[str, object]:

@@ -108,6 +108,8 @@ class Recipe:
 
     num_step: int = _whole(32, 1, 1000, "diffusion steps: fewer are faster, more are more careful")
     guidance_scale: float = _number(2.0, 0, 100, "weight of classifier-free guidance: 0 leaves it out, for speed")
+    guidance_start: float = _number(0.0, 0, 1, "share of the steps that pass before guidance begins")
+    guidance_end: float = _number(1.0, 0, 1, "share of the steps after which guidance ends")
     t_shift: float = _number(
         0.1, 0, 10, "shape of the reveal schedule: below 1, early steps reveal few cells", above=True
     )
@@ -240,8 +242,12 @@ def with_settings(
 
 
 def digest(recipe: Recipe) -> str:
-    """12 hexadecimal digits that stand for the settings (not the name or the description), in any process."""
-    canonical = json.dumps({key: getattr(recipe, key) for key in SETTINGS}, sort_keys=True)
+    """12 hexadecimal digits that stand for the settings (not the name or the description), in any process.
+
+    Those at their defaults are left out, so that a version with further settings finds the same digits.
+    """
+    changed = {key: getattr(recipe, key) for key in SETTINGS if getattr(recipe, key) != getattr(Recipe, key)}
+    canonical = json.dumps(changed, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 

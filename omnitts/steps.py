@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import inf
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from omnitts.engine import Generated, Request, sampling_settings, schedule_steps
+from omnitts.engine import Generated, Request, as_of, is_guided, sampling_settings, schedule_steps
 from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams
@@ -44,18 +45,18 @@ class Shape:
             _rounded(positions, 32),
             _rounded(sum(request.target_frames for request in requests), 8),
             1 << len(requests).bit_length(),
-            any(_is_guided(request) for request in requests),
+            any(_has_two(request) for request in requests),
         )
 
 
 def positions_of(request: Request) -> int:
     """Positions of a request's documents, the conditional one and, with guidance, the unconditional one."""
     reference = 0 if request.reference is None else request.reference.shape[1]
-    documents = 2 if _is_guided(request) else 1
+    documents = 2 if _has_two(request) else 1
     return len(request.prompt_ids) + reference + documents * request.target_frames
 
 
-def _is_guided(request: Request) -> bool:
+def _has_two(request: Request) -> bool:
     return request.recipe.guidance_scale > 0
 
 
@@ -110,13 +111,16 @@ class Engine:
         work = np.zeros(max(map(len, schedules), default=0))
         for request, schedule in zip(requests, schedules, strict=True):
             work[: len(schedule)] += request.target_frames / len(schedule)
-        # Guided requests come first, so that their unconditional logits are the leading rows.
-        active = sorted(range(len(requests)), key=lambda i: not _is_guided(requests[i]))
+        guided = [[is_guided(request, n) for n, _ in each] for request, each in zip(requests, schedules, strict=True)]
+        active = [i for i, schedule in enumerate(schedules) if schedule]
         done = 0
         while active:
-            rest = [requests[i] for i in active]
+            # Guided requests come first, so that their unconditional logits are the leading rows.
+            active.sort(key=lambda i: not guided[i][done])
+            rest = [as_of(requests[i], schedules[i][done][0]) for i in active]
             positions = [positions_of(r) for r in rest]
             until = _stretch([len(schedules[i]) for i in active], positions)
+            until = min([until, *(_change(guided[i], done) for i in active)])
             step = self.step(Shape.of(rest))
             self.room.used += sum(positions) * (until - done)
             self.room.padding += (step.shape.positions - sum(positions)) * (until - done)
@@ -193,6 +197,11 @@ def _stretch(lengths: list[int], positions: list[int]) -> int:
         if ended >= _ENDED * sum(positions):
             return length
     return max(lengths)
+
+
+def _change(flags: list[bool], done: int) -> int | float:
+    """The first step after `done` whose flag is another, if any."""
+    return next((step for step in range(done, len(flags)) if flags[step] != flags[done]), inf)
 
 
 def _table(todo: list[list[tuple[int, int]]], steps: int, slots: int) -> np.ndarray:
@@ -353,7 +362,7 @@ def lay_out(requests: Sequence[Request], canvases: Sequence[np.ndarray], shape: 
             codes.append(request.reference.T)
             used += reference
     for number, request in enumerate(requests):
-        if _is_guided(request):
+        if _has_two(request):
             add(1, number, (), 0)
     bounds += [bounds[-1]] * (2 * shape.requests - 1 - len(bounds)) + [shape.positions]
     offsets = np.full(shape.requests + 1, starts[-1], np.int64)

@@ -142,6 +142,7 @@ def check_loop(device: str) -> None:
                 (4, None, 9, Recipe(num_step=2, guidance_scale=0.0)),
                 (3, random.integers(0, 1024, (8, 4), np.int16), 5, Recipe(num_step=6, class_temperature=0.7)),
                 (6, None, 1, Recipe(num_step=1, layer_penalty_factor=0.0)),
+                (2, None, 7, Recipe(num_step=5, guidance_start=0.2, guidance_end=0.6)),
             )
         )
     ]
@@ -154,7 +155,7 @@ def check_loop(device: str) -> None:
     for result, wanted in zip(made, expected, strict=True):
         assert np.array_equal(result.codes, wanted.codes) and result.status == wanted.status
     assert abs(sum(work) - sum(request.target_frames for request in requests)) < 1e-6
-    assert 1 < len(packed.steps) < 4  # what has ended leaves the row
+    assert 1 < len(packed.steps) < 6  # what has ended leaves the row; guidance begins and ends for the last request
     costs = engine.costs(packed)
     assert not costs["captures"] and costs["step_positions"] > 6 * steps.positions_of(requests[2])
     assert 0 < costs["step_padding"] < costs["step_positions"]

@@ -104,6 +104,7 @@ def mixed_requests(tokenizer, vectors) -> list[Request]:
         replace(base, position_temperature=0.0, num_step=1),
         replace(base, guidance_scale=0.0, class_temperature=1.0, t_shift=1.0),
         replace(base, num_step=40, layer_penalty_factor=0.0),
+        replace(base, guidance_start=0.3, guidance_end=0.7),
     ]
     reference = vectors["codec/encode/0/codes"].numpy()
     return [
@@ -114,7 +115,7 @@ def mixed_requests(tokenizer, vectors) -> list[Request]:
             recipe,
             seed=100 + i,
         )
-        for i, (frames, recipe) in enumerate(zip([12, 7, 25, 1, 30, 3], recipes, strict=True))
+        for i, (frames, recipe) in enumerate(zip([12, 7, 25, 1, 30, 3, 15], recipes, strict=True))
     ]
 
 
@@ -157,6 +158,22 @@ def test_unguided_requests_have_no_second_document(model, tokenizer, vectors, mo
     requests = mixed_requests(tokenizer, vectors)
     generate(model, [requests[1], requests[4]])
     assert set(documents) == {2}
+
+
+def test_guidance_has_its_interval(model, tokenizer, vectors, monkeypatch):
+    """Steps outside of it have no second document; the interval of all steps is guidance as ever, an empty one none."""
+    request = mixed_requests(tokenizer, vectors)[0]
+
+    def made(**settings: float) -> np.ndarray:
+        return generate(model, [replace(request, recipe=replace(request.recipe, **settings))])[0]
+
+    assert np.array_equal(made(guidance_start=0.5, guidance_end=0.5), made(guidance_scale=0.0))
+    assert not np.array_equal(made(guidance_start=0.5), made())
+    documents = []
+    forward = type(model).forward
+    monkeypatch.setattr(type(model), "forward", lambda self, d, t: documents.append(len(d)) or forward(self, d, t))
+    made(guidance_start=0.3, guidance_end=0.7)
+    assert documents == [1, 1, 2, 2, 2, 1]  # steps 0 to 5 of 6; 2 / 6 is in it, 4 / 6 too
 
 
 def test_idle_steps_are_skipped(model, tokenizer, vectors):

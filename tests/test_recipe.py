@@ -27,6 +27,8 @@ from omnitts.recipe import (
 PUBLISHED = {
     "num_step": 32,
     "guidance_scale": 2.0,
+    "guidance_start": 0.0,
+    "guidance_end": 1.0,
     "t_shift": 0.1,
     "layer_penalty_factor": 5.0,
     "position_temperature": 5.0,
@@ -320,10 +322,11 @@ def test_digest_is_of_the_settings_alone():
 
 
 def test_digest_does_not_change_between_versions_or_processes():
-    assert digest(Recipe()) == "6c7ead3b09df"
+    assert digest(Recipe()) == "44136fa355b3"
+    assert digest(Recipe(num_step=16, seed=7)) == "d0980fd412af"
     script = "from omnitts.recipe import *; print(digest(load_recipe('default')))"
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "6c7ead3b09df"
+    assert output.strip() == "44136fa355b3"
 
 
 # --- Printing ---

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from omnitts.engine import Batch, Generated, Request, choose, schedule_steps
+from omnitts.engine import Batch, Generated, Request, as_of, choose, schedule_steps
 from omnitts.errors import InputError, counted
 from omnitts.manifest import Utterance
 from omnitts.model.backbone import OmniVoice
@@ -140,8 +140,9 @@ def _loop(model: "OmniVoice | Engine", request: Request, blank: Tensor, dtype: s
     """The canvases of a loop, int64 [T, C]: `blank`, which is all masked, and what each step made of it."""
     canvases, mask_id = [blank], int(blank[0, 0])
     for step, count in schedule_steps(request, blank.shape[1]):
+        now = as_of(request, step)
         numbers = (torch.tensor([number], device=blank.device) for number in (step, count))
-        samples, chosen = choose(*_logits(model, request, canvases[-1]), canvases[-1], [request], *numbers, mask_id)
+        samples, chosen = choose(*_logits(model, now, canvases[-1]), canvases[-1], [now], *numbers, mask_id)
         if samples.status.any():
             raise InputError(f"in {dtype} the model's logits are not finite: choose another", field="dtype")
         canvases.append(commit(canvases[-1], samples.tokens, chosen))
@@ -152,7 +153,9 @@ def _compare(
     models: Sequence["OmniVoice | Engine"], request: Request, canvas: Tensor, at: int, mask_id: int
 ) -> Compared:
     """The reference and the other on one canvas of the reference's loop, `at` steps into it."""
-    numbers = [torch.tensor([n], device=canvas.device) for n in schedule_steps(request, canvas.shape[1])[at]]
+    step, count = schedule_steps(request, canvas.shape[1])[at]
+    numbers = [torch.tensor([number], device=canvas.device) for number in (step, count)]
+    request = as_of(request, step)
     masked, logprobs, chosen = canvas == mask_id, [], []
     for model in models:
         logits = _logits(model, request, canvas)

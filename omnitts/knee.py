@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from omnitts.recipe import Recipe
 from omnitts.steps import Engine, Shape, positions_of
 
 SIZES = (2048, 4096, 8192, 16_384, 32_768)
-_NEAR = 1.03  # times the least time a position: what a smaller batch may take
+_NEAR = 1.02  # times the least time a position: what a smaller batch may take
+_STEPS = 32  # of a batch, over which what goes before them is spread
 _SHARE = 0.5  # of the free memory that steps may fill; references and decoding have the rest
 _TEXT, _FRAMES = 60, 250  # of the requests that are timed: ten seconds of speech
 
@@ -35,7 +37,7 @@ def best_positions(engine: Engine) -> int:
 
 
 def knee(sizes: Sequence[int], times: Sequence[float]) -> int:
-    """The smallest of ascending sizes whose time a position is near the least. times: of a step of each size."""
+    """The smallest of ascending sizes whose time a position is near the least. times: a step's share of a batch's."""
     each = [time / size for size, time in zip(sizes, times, strict=True)]
     return next(size for size, time in zip(sizes, each, strict=True) if time <= _NEAR * min(each))
 
@@ -61,15 +63,18 @@ def _measured(engine: Engine) -> int:
 
 
 def _step_milliseconds(engine: Engine, positions: int) -> float:
-    """Of a step over about so many positions."""
+    """A step's share of the time of a batch of about so many positions."""
     config = engine.model.config
     request = Request([0] * _TEXT, None, _FRAMES, Recipe(), 0)
     requests = [request] * max(1, positions // positions_of(request))
     step = engine.step(Shape.of(requests))
     blank = Generated(np.full((config.num_audio_codebook, _FRAMES), config.audio_mask_id, np.int16), 0)
+    start = time.perf_counter()
     step.fill(requests, [blank] * len(requests))
+    step.states(requests, [blank] * len(requests))
+    around = 1000 * (time.perf_counter() - start)
     now = torch.zeros(2, step.shape.requests, dtype=torch.int64, device=engine.model.device)
-    return milliseconds(lambda: step(now), 5)
+    return milliseconds(lambda: step(now), 5) + around / _STEPS
 
 
 def _key(engine: Engine) -> str:

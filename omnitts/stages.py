@@ -4,15 +4,17 @@ A GPU idles while Python does something else. On a CPU there is nothing to gain:
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 _MOST_THREADS = 4  # of a kind
+_TURN = 0.0005  # seconds for which a thread may keep Python's lock while the engine waits for it; by default ten times
 
 
 class InPlace(Executor):
@@ -40,6 +42,7 @@ class Stages:
     decoder: Executor
     finishers: Executor  # post-processing, files
     stream: torch.cuda.Stream | None = None
+    turn: float = field(default_factory=sys.getswitchinterval)  # as it was before
 
     def on_stream(self) -> AbstractContextManager:
         """What the thread that enters it does on a GPU goes to the codec's stream."""
@@ -49,6 +52,7 @@ class Stages:
         """Drops what has not begun and waits for what has. The readers first: the preparer waits for them."""
         for executor in (self.readers, self.preparer, self.decoder, self.finishers):
             executor.shutdown(wait=True, cancel_futures=True)
+        sys.setswitchinterval(self.turn)
 
 
 def in_place() -> Stages:
@@ -62,7 +66,9 @@ def on_threads(stream: torch.cuda.Stream | None) -> Stages:
         ThreadPoolExecutor(count, thread_name_prefix=f"omnitts-{name}")
         for name, count in (("read", several), ("prepare", 1), ("decode", 1), ("finish", several))
     )
-    return Stages(True, readers, preparer, decoder, finishers, stream)
+    stages = Stages(True, readers, preparer, decoder, finishers, stream)
+    sys.setswitchinterval(_TURN)
+    return stages
 
 
 def stages_for(device: torch.device) -> Stages:

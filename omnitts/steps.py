@@ -43,7 +43,7 @@ class Shape:
         positions = sum(map(positions_of, requests))
         return Shape(
             _rounded(positions, 32),
-            _rounded(sum(request.target_frames for request in requests), 8),
+            _rounded(sum(request.target_frames for request in requests), 4),  # cheap beside positions
             1 << len(requests).bit_length(),
             any(_has_two(request) for request in requests),
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from omnitts.errors import InputError
-from omnitts.model.backbone import OmniVoice
+from omnitts.model.backbone import OmniVoice, Prefix
 from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
 from omnitts.recipe import Recipe
 from omnitts.sampler import Samples, SamplingParams, rows_to_requests, sample
@@ -122,6 +122,7 @@ class Batch:
         ]
         self.steps = [schedule_steps(request, codebooks) for request in requests]
         self.status = torch.zeros(len(requests), dtype=torch.int32, device=self.device)
+        self.kept: dict[int, Prefix] = {}
         self.done = 0
         self.active = [i for i in range(len(requests)) if self.steps[i]]
         self._guided_first()
@@ -143,10 +144,23 @@ class Batch:
     def logits(self) -> tuple[Tensor, Tensor]:
         """Logits of the active canvases, conditional [N, C, V], and of the guided ones, unconditional [M, C, V]."""
         targets = {i: self.model.embed_audio(self.canvases[i]) for i in self.active}
-        documents = [torch.cat([self.prefixes[i], targets[i]]) for i in self.active] + [targets[i] for i in self.guided]
-        logits = self.model(documents, [self.requests[i].target_frames for i in [*self.active, *self.guided]])
+        kept = [self._kept(i) for i in self.active] + [None] * len(self.guided)
+        documents = [
+            targets[i] if prefix is not None and prefix.filled else torch.cat([self.prefixes[i], targets[i]])
+            for i, prefix in zip(self.active, kept, strict=False)
+        ] + [targets[i] for i in self.guided]
+        logits = self.model(documents, [self.requests[i].target_frames for i in [*self.active, *self.guided]], kept)
         rows = sum(self.requests[i].target_frames for i in self.active)
         return logits[:rows], logits[rows:]
+
+    def _kept(self, i: int) -> Prefix | None:
+        """What is known of a request's prefix from an earlier step; an empty one where this step is to find it out."""
+        request = self.requests[i]
+        if request.recipe.prefix_refresh == 1:
+            return None
+        if is_refresh(request, self.steps[i], self.done):
+            self.kept[i] = Prefix(len(self.prefixes[i]))
+        return self.kept[i]
 
     def step(self) -> float:
         """Runs one diffusion step for every active request and drops those that are complete."""
@@ -210,6 +224,16 @@ def is_guided(request: Request, step: int) -> bool:
     recipe = request.recipe
     within = recipe.guidance_start <= step / recipe.num_step < recipe.guidance_end
     return recipe.guidance_scale > 0 and within
+
+
+def is_refresh(request: Request, schedule: list[tuple[int, int]], done: int) -> bool:
+    """Whether a step passes over prompt and reference: each prefix_refresh-th one, and where guidance begins or ends.
+
+    schedule: see `schedule_steps`; done: how many of its steps were before.
+    """
+    if done % request.recipe.prefix_refresh == 0:
+        return True
+    return is_guided(request, schedule[done][0]) != is_guided(request, schedule[done - 1][0])
 
 
 def as_of(request: Request, step: int) -> Request:

@@ -110,6 +110,9 @@ class Recipe:
     guidance_scale: float = _number(2.0, 0, 100, "weight of classifier-free guidance: 0 leaves it out, for speed")
     guidance_start: float = _number(0.0, 0, 1, "share of the steps that pass before guidance begins")
     guidance_end: float = _number(1.0, 0, 1, "share of the steps after which guidance ends")
+    prefix_refresh: int = _whole(
+        1, 1, 1000, "steps from one pass over prompt and reference to the next; between them the first one's serves"
+    )
     t_shift: float = _number(
         0.1, 0, 10, "shape of the reveal schedule: below 1, early steps reveal few cells", above=True
     )

@@ -3,20 +3,23 @@
 A graph serves every batch that fits its shape. Shapes are rounded up, by at most 3 % in positions, so that a job of
 thousands of mixed lengths needs few of them; what is left over is padding, in a document of its own. Between two steps
 the host does nothing but say which of them is next.
+
+Where recipes let a prefix serve for several steps, there is a second graph: over the targets alone, which attend to the
+keys and values that the last step over the whole row has left.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import inf
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from omnitts.engine import Generated, Request, as_of, is_guided, sampling_settings, schedule_steps
+from omnitts.engine import Generated, Request, as_of, is_guided, is_refresh, sampling_settings, schedule_steps
 from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams
@@ -36,6 +39,12 @@ class Shape:
     frames: int  # rows of the canvas
     requests: int  # the last one is for padding
     guided: bool
+    again: bool  # whether there are also steps over the targets alone
+
+    @property
+    def targets(self) -> int:
+        """Positions whose logits are wanted: rows of the canvas and, with guidance, their unconditional twins."""
+        return (2 if self.guided else 1) * self.frames
 
     @staticmethod
     def of(requests: Sequence[Request]) -> "Shape":
@@ -46,14 +55,19 @@ class Shape:
             _rounded(sum(request.target_frames for request in requests), 4),  # cheap beside positions
             1 << len(requests).bit_length(),
             any(_has_two(request) for request in requests),
+            any(request.recipe.prefix_refresh > 1 for request in requests),
         )
 
 
 def positions_of(request: Request) -> int:
     """Positions of a request's documents, the conditional one and, with guidance, the unconditional one."""
     reference = 0 if request.reference is None else request.reference.shape[1]
-    documents = 2 if _has_two(request) else 1
-    return len(request.prompt_ids) + reference + documents * request.target_frames
+    return len(request.prompt_ids) + reference + targets_of(request)
+
+
+def targets_of(request: Request) -> int:
+    """Those of its positions whose logits are wanted."""
+    return (2 if _has_two(request) else 1) * request.target_frames
 
 
 def _has_two(request: Request) -> bool:
@@ -103,8 +117,21 @@ class Engine:
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None = None) -> list[Generated]:
-        """`engine.generate` for this model."""
+        """`engine.generate` for this model.
+
+        Requests whose prefixes are refreshed at other steps go one group after the other: in a row of both, one would
+        be refreshed for the other's sake.
+        """
         self.reach(requests)
+        groups: dict[object, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(_refreshes(request), []).append(i)
+        results: dict[int, Generated] = {}
+        for group in groups.values():
+            results |= zip(group, self._generate([requests[i] for i in group], on_step), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def _generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None) -> list[Generated]:
         codebooks, mask_id = self.model.config.num_audio_codebook, self.model.config.audio_mask_id
         results = [Generated(np.full((codebooks, request.target_frames), mask_id, np.int16), 0) for request in requests]
         schedules = [schedule_steps(request, codebooks) for request in requests]
@@ -120,18 +147,26 @@ class Engine:
             rest = [as_of(requests[i], schedules[i][done][0]) for i in active]
             positions = [positions_of(r) for r in rest]
             until = _stretch([len(schedules[i]) for i in active], positions)
+            whole = _whole([requests[i] for i in active], [schedules[i] for i in active])
+            until = next((n for n in range(until, len(whole)) if whole[n]), len(whole))  # a row that is new is whole
             until = min([until, *(_change(guided[i], done) for i in active)])
             step = self.step(Shape.of(rest))
-            self.room.used += sum(positions) * (until - done)
-            self.room.padding += (step.shape.positions - sum(positions)) * (until - done)
             step.fill(rest, [results[i] for i in active])
             table = _table([schedules[i][done:until] for i in active], until - done, step.shape.requests)
-            self._run(step, torch.from_numpy(table).to(self.model.device), work[done:until], on_step)
+            again = [not (n == done or whole[n]) for n in range(done, until)]
+            self._count(step.shape, sum(positions), sum(map(targets_of, rest)), again)
+            self._run(step, torch.from_numpy(table).to(self.model.device), again, work[done:until], on_step)
             for i, state in zip(active, step.states(rest, [results[i] for i in active]), strict=True):
                 results[i] = state
             done = until
             active = [i for i in active if len(schedules[i]) > done]
         return results
+
+    def _count(self, shape: Shape, positions: int, targets: int, again: list[bool]) -> None:
+        """Adds what some steps computed; positions, targets: of the requests; again: of each step, if targets alone."""
+        alone, whole = sum(again), len(again) - sum(again)
+        self.room.used += whole * positions + alone * targets
+        self.room.padding += whole * (shape.positions - positions) + alone * (shape.targets - targets)
 
     def costs(self) -> Counter[str]:
         """`engine.costs` for this model."""
@@ -149,11 +184,18 @@ class Engine:
             self.steps.clear()  # captured with the tables that are replaced now
             self.model.reach(1 << longest.bit_length())
 
-    def _run(self, step: "Step", schedule: Tensor, work: np.ndarray, on_step: Callable[[float], None] | None) -> None:
+    def _run(
+        self,
+        step: "Step",
+        schedule: Tensor,
+        again: list[bool],
+        work: np.ndarray,
+        on_step: Callable[[float], None] | None,
+    ) -> None:
         """Some steps over what a `Step` holds; schedule: see `_table`; work: what to tell of each step."""
         events: list[torch.cuda.Event] = []
-        for now, amount in zip(schedule, work.tolist(), strict=True):
-            step(now)
+        for now, targets_alone, amount in zip(schedule, again, work.tolist(), strict=True):
+            step(now, targets_alone)
             if on_step is None:
                 continue
             if self.model.device.type == "cuda":
@@ -184,6 +226,23 @@ class Engine:
                 self.captures.seconds += time.perf_counter() - start
         self.steps[shape] = step
         return step
+
+
+def _refreshes(request: Request) -> object:
+    """What is equal for requests whose prefixes are refreshed at the same steps."""
+    recipe = request.recipe
+    if recipe.prefix_refresh == 1:
+        return None
+    return recipe.prefix_refresh, recipe.num_step, recipe.guidance_start, recipe.guidance_end
+
+
+def _whole(requests: list[Request], schedules: list[list[tuple[int, int]]]) -> list[bool]:
+    """Of each step, whether any of the requests has its prefix refreshed."""
+    each = [
+        [is_refresh(r, schedule, n) for n in range(len(schedule))]
+        for r, schedule in zip(requests, schedules, strict=True)
+    ]
+    return [any(flags) for flags in zip_longest(*each)]
 
 
 def _stretch(lengths: list[int], positions: list[int]) -> int:
@@ -220,7 +279,7 @@ class Step:
         self.model, self.shape, config = model, shape, model.config
         device, slots = model.device, shape.requests
         integers = {"dtype": torch.int32, "device": device}
-        targets = shape.frames * (2 if shape.guided else 1)
+        targets = shape.targets
         self.row = Row(
             text=torch.zeros(shape.positions, **integers),
             frame=torch.full((shape.positions,), -1, **integers),
@@ -236,22 +295,43 @@ class Step:
         self.ranking = RankingParams(
             *(torch.zeros(slots, dtype=torch.float32, device=device) for _ in range(2)), self.sampling.seed
         )
-        self.attention = make_attention(attention, shape.positions, 2 * slots - 1, config, model.dtype, device)
-        self.attention.plan([0] * (2 * slots - 1) + [shape.positions])
-        self.graph: torch.cuda.CUDAGraph | None = None
+        documents = 2 * slots - 1
+        self.attention = make_attention(attention, shape.positions, documents, config, model.dtype, device)
+        self.attention.plan([0] * documents + [shape.positions])
+        self.memory = self.rest = None
+        if shape.again:
+            self.memory = model.memory(shape.positions)
+            self.rest = Row(
+                text=torch.full((targets,), -1, **integers),
+                frame=torch.full((targets,), -1, **integers),
+                place=torch.zeros(targets, **integers),
+                codes=self.row.codes,
+                targets=None,
+                slots=torch.full((targets,), shape.positions, dtype=torch.int64, device=device),
+            )
+            # FlashInfer wants the rows of all documents to lie end to end.
+            kernels = "tiled" if attention == "flashinfer" else attention
+            self.rest_attention = make_attention(kernels, targets, documents, config, model.dtype, device)
+            self.rest_attention.plan([0] * documents + [shape.positions], [(0, 0)] * documents)
+        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}  # of the whole row, and of targets alone
 
     def capture(self, pool: object) -> object:
         """Captures the step; returns the memory pool, for the next one to share."""
+        for again in (False, True) if self.shape.again else (False,):
+            pool = self._capture(again, pool)
+        return pool
+
+    def _capture(self, again: bool, pool: object) -> object:
         side = torch.cuda.Stream(self.model.device)
         side.wait_stream(torch.cuda.current_stream(self.model.device))
         with torch.cuda.stream(side):
-            self._run()  # compiles kernels and sets libraries up, which a capture must not
+            self._run(again)  # compiles kernels and sets libraries up, which a capture must not
         torch.cuda.current_stream(self.model.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads may decode meanwhile: what they do must not spoil the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._run()
-        self.graph = graph
+            self._run(again)
+        self.graphs[again] = graph
         return graph.pool()
 
     def fill(self, requests: Sequence[Request], states: Sequence[Generated]) -> None:
@@ -263,11 +343,13 @@ class Step:
             (self.row.frame, layout.frame),
             (self.row.place, layout.place),
             (self.row.codes[: len(layout.codes)], layout.codes),
-            (self.row.targets, layout.targets),
+            (self.row.targets, np.maximum(layout.targets, 0)),
             (self.offsets, layout.offsets),
         ):
             buffer.copy_(torch.from_numpy(values))
         self.attention.plan(layout.bounds)
+        if self.rest is not None:
+            self._fill_rest(self.rest, layout)
         empty = [{"seed": 0, "forbidden": [mask_id]}] * (self.shape.requests - len(requests))
         settings = SamplingParams.of([*(sampling_settings(r, mask_id) for r in requests), *empty])
         for name, values in vars(settings).items():
@@ -281,17 +363,28 @@ class Step:
         self.status.zero_()
         self.status[: len(requests)] = torch.tensor([s.status for s in states], dtype=torch.int32, device=device)
 
-    def __call__(self, now: Tensor) -> None:
-        """Runs the step, without waiting for it. now: int64 [2, slots], numbers and counts as in `_table`."""
-        self.now.copy_(now, non_blocking=True)
-        if self.graph is None:
-            self._run()
-        else:
-            self.graph.replay()
+    def _fill_rest(self, rest: Row, layout: "Layout") -> None:
+        known, at = layout.targets >= 0, np.maximum(layout.targets, 0)
+        rest.frame.copy_(torch.from_numpy(np.where(known, layout.frame[at], -1)))
+        rest.place.copy_(torch.from_numpy(np.where(known, layout.place[at], 0)))
+        rest.slots.copy_(torch.from_numpy(np.where(known, at, self.shape.positions)))
+        self.rest_attention.plan(layout.bounds, layout.queries)
 
-    def _run(self) -> None:
+    def __call__(self, now: Tensor, again: bool = False) -> None:
+        """Runs the step, without waiting for it. now: int64 [2, slots], numbers and counts as in `_table`.
+
+        again: over the targets alone; since it was filled the step must have run over the whole row.
+        """
+        self.now.copy_(now, non_blocking=True)
+        if graph := self.graphs.get(again):
+            graph.replay()
+        else:
+            self._run(again)
+
+    def _run(self, again: bool) -> None:
         frames, (number, count) = self.shape.frames, self.now
-        logits = self.model.logits(self.row, self.attention)
+        row, attention = (self.rest, self.rest_attention) if again else (self.row, self.attention)
+        logits = self.model.logits(row, attention, self.memory)
         uncond = logits[frames:] if self.shape.guided else None
         samples = sample(logits[:frames], uncond, self.sampling, offsets=self.offsets, step=number)
         self.status.bitwise_or_(samples.status)
@@ -324,9 +417,10 @@ class Layout:
     frame: np.ndarray
     place: np.ndarray
     codes: np.ndarray
-    targets: np.ndarray
+    targets: np.ndarray  # -1 where a row of the canvas, or its unconditional twin, is no request's
     offsets: np.ndarray  # int64 [slots + 1]
     bounds: list[int]
+    queries: list[tuple[int, int]]  # of each document, its targets' rows among all targets
 
 
 def lay_out(requests: Sequence[Request], canvases: Sequence[np.ndarray], shape: Shape) -> Layout:
@@ -339,10 +433,10 @@ def lay_out(requests: Sequence[Request], canvases: Sequence[np.ndarray], shape: 
     text = np.full(shape.positions, -1, np.int32)
     frame = np.full(shape.positions, -1, np.int32)
     place = np.zeros(shape.positions, np.int32)
-    targets = np.zeros((2 if shape.guided else 1, shape.frames), np.int64)
+    targets = np.full((2 if shape.guided else 1, shape.frames), -1, np.int64)
     codes = [np.concatenate(canvases, axis=1).T]
     codes.append(np.zeros((shape.frames - starts[-1], codes[0].shape[1]), np.int16))
-    used, bounds = shape.frames, [0]
+    used, bounds, queries = shape.frames, [0], []
 
     def add(kind: int, request: int, ids: Sequence[int], reference: int) -> None:
         """Adds a document: text, then `reference` rows of codes from `used` on, then the request's canvas."""
@@ -353,6 +447,7 @@ def lay_out(requests: Sequence[Request], canvases: Sequence[np.ndarray], shape: 
         frame[body : body + length] = np.arange(starts[request], starts[request + 1])
         place[start : body + length] = np.arange(body + length - start)
         targets[kind, starts[request] : starts[request + 1]] = np.arange(body, body + length)
+        queries.append((kind * shape.frames + starts[request], kind * shape.frames + starts[request + 1]))
         bounds.append(body + length)
 
     for number, request in enumerate(requests):
@@ -364,8 +459,10 @@ def lay_out(requests: Sequence[Request], canvases: Sequence[np.ndarray], shape: 
     for number, request in enumerate(requests):
         if _has_two(request):
             add(1, number, (), 0)
+    queries += [(0, 0)] * (2 * shape.requests - 1 - len(queries))
     bounds += [bounds[-1]] * (2 * shape.requests - 1 - len(bounds)) + [shape.positions]
     offsets = np.full(shape.requests + 1, starts[-1], np.int64)
     offsets[: len(starts)] = starts
     offsets[-1] = shape.frames
-    return Layout(text, frame, place, np.concatenate(codes).astype(np.int32), targets.reshape(-1), offsets, bounds)
+    rows = np.concatenate(codes).astype(np.int32)
+    return Layout(text, frame, place, rows, targets.reshape(-1), offsets, bounds, queries)

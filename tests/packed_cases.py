@@ -143,6 +143,8 @@ def check_loop(device: str) -> None:
                 (3, random.integers(0, 1024, (8, 4), np.int16), 5, Recipe(num_step=6, class_temperature=0.7)),
                 (6, None, 1, Recipe(num_step=1, layer_penalty_factor=0.0)),
                 (2, None, 7, Recipe(num_step=5, guidance_start=0.2, guidance_end=0.6)),
+                (7, random.integers(0, 1024, (8, 6), np.int16), 8, Recipe(num_step=7, prefix_refresh=3)),
+                (4, None, 5, Recipe(num_step=6, prefix_refresh=3, guidance_end=0.5)),
             )
         )
     ]
@@ -155,7 +157,7 @@ def check_loop(device: str) -> None:
     for result, wanted in zip(made, expected, strict=True):
         assert np.array_equal(result.codes, wanted.codes) and result.status == wanted.status
     assert abs(sum(work) - sum(request.target_frames for request in requests)) < 1e-6
-    assert 1 < len(packed.steps) < 6  # what has ended leaves the row; guidance begins and ends for the last request
+    assert 1 < len(packed.steps) < 9  # what has ended leaves the row; guidance begins and ends; prefixes are kept
     costs = engine.costs(packed)
     assert not costs["captures"] and costs["step_positions"] > 6 * steps.positions_of(requests[2])
     assert 0 < costs["step_padding"] < costs["step_positions"]

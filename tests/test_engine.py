@@ -10,6 +10,7 @@ from omnitts import engine
 from omnitts.engine import Request
 from omnitts.engine import generate as generate_with_status
 from omnitts.model import backbone, canvas
+from omnitts.model.backbone import Prefix
 from omnitts.model.checkpoint import load_model, load_tokenizer, open_checkpoint
 from omnitts.model.text import build_prompt_text, encode_prompts
 from omnitts.recipe import Recipe
@@ -135,8 +136,8 @@ def test_the_mask_is_never_revealed(model, tokenizer, vectors, monkeypatch):
     requests = mixed_requests(tokenizer, vectors)
     forward = type(model).forward
 
-    def loves_the_mask(self, documents, targets):
-        logits = forward(self, documents, targets).clone()
+    def loves_the_mask(self, documents, targets, prefixes):
+        logits = forward(self, documents, targets, prefixes).clone()
         logits[..., self.config.audio_mask_id] += 50
         return logits
 
@@ -154,7 +155,9 @@ def test_seed_alone_decides(model, tokenizer, vectors):
 def test_unguided_requests_have_no_second_document(model, tokenizer, vectors, monkeypatch):
     documents = []
     forward = type(model).forward
-    monkeypatch.setattr(type(model), "forward", lambda self, d, t: documents.append(len(d)) or forward(self, d, t))
+    monkeypatch.setattr(
+        type(model), "forward", lambda self, d, *rest: documents.append(len(d)) or forward(self, d, *rest)
+    )
     requests = mixed_requests(tokenizer, vectors)
     generate(model, [requests[1], requests[4]])
     assert set(documents) == {2}
@@ -171,9 +174,46 @@ def test_guidance_has_its_interval(model, tokenizer, vectors, monkeypatch):
     assert not np.array_equal(made(guidance_start=0.5), made())
     documents = []
     forward = type(model).forward
-    monkeypatch.setattr(type(model), "forward", lambda self, d, t: documents.append(len(d)) or forward(self, d, t))
+    monkeypatch.setattr(
+        type(model), "forward", lambda self, d, *rest: documents.append(len(d)) or forward(self, d, *rest)
+    )
     made(guidance_start=0.3, guidance_end=0.7)
     assert documents == [1, 1, 2, 2, 2, 1]  # steps 0 to 5 of 6; 2 / 6 is in it, 4 / 6 too
+
+
+def test_a_prefix_serves_until_it_is_refreshed(model, tokenizer, vectors, monkeypatch):
+    """In the steps between, the conditional document is its target alone; guidance that ends is a refresh."""
+    request = mixed_requests(tokenizer, vectors)[1]  # with a reference
+    rows = []
+    forward = type(model).forward
+    monkeypatch.setattr(
+        type(model), "forward", lambda self, d, *rest: rows.append(len(d[0])) or forward(self, d, *rest)
+    )
+
+    def made(**settings: float) -> np.ndarray:
+        rows.clear()
+        return generate(model, [replace(request, recipe=replace(Recipe(num_step=6), **settings))])[0]
+
+    whole = len(request.prompt_ids) + request.reference.shape[1] + 7
+    exact = made()
+    assert rows == [whole] * 6
+    lossy = made(prefix_refresh=3)
+    assert rows == [whole, 7, 7, whole, 7, 7]
+    made(prefix_refresh=3, guidance_end=0.7)
+    assert rows == [whole, 7, 7, whole, 7, whole]
+    assert lossy.min() >= 0 and lossy.max() < 1024 and not np.array_equal(lossy, exact)
+
+
+def test_a_filled_prefix_is_what_the_whole_document_computes(model):
+    """While the canvas stays as it is, the target's logits do not change when the prefix's keys are used again."""
+    torch.manual_seed(0)
+    document, other = torch.randn(20, model.config.hidden_size), torch.randn(9, model.config.hidden_size)
+    prefix = Prefix(12)
+    with torch.inference_mode():
+        whole = model([document, other], [8, 9], [prefix, None])
+        again = model([document[12:], other], [8, 9], [prefix, None])
+        assert torch.equal(whole, model([document, other], [8, 9]))
+    torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-4)
 
 
 def test_idle_steps_are_skipped(model, tokenizer, vectors):
@@ -203,8 +243,8 @@ def test_logits_that_are_not_finite_are_told_per_request(model, tokenizer, vecto
     expected = generate(model, requests)
     forward = type(model).forward
 
-    def broken(self, documents, targets):
-        logits = forward(self, documents, targets).clone()
+    def broken(self, documents, targets, prefixes):
+        logits = forward(self, documents, targets, prefixes).clone()
         logits[requests[0].target_frames, 0, 5] = float("nan")  # a row of the second conditional document
         return logits
 

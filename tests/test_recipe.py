@@ -32,6 +32,7 @@ PUBLISHED = {
     "t_shift": 0.1,
     "layer_penalty_factor": 5.0,
     "position_temperature": 5.0,
+    "prefix_refresh": 1,
     "class_temperature": 0.0,
     "top_ratio": 0.1,
     "denoise": True,
@@ -309,6 +310,7 @@ def test_digest_is_of_the_settings_alone():
     assert digest(Recipe(class_temperature=-0.0)) == digest(recipe)
     other = {
         "num_step": 31,
+        "prefix_refresh": 2,
         "seed": "random",
         "precision": "float16",
         "denoise": False,

@@ -141,9 +141,9 @@ def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float) -> S
     now = torch.ones(2, step.shape.requests, dtype=torch.int64, device=engine.model.device)
     graph = milliseconds(lambda: step(now))
     shares = _shares(lambda: step(now))
-    captured, step.graph = step.graph, None
+    captured, step.graphs = step.graphs, {}
     eager = milliseconds(lambda: step(now), 5)
-    step.graph = captured
+    step.graphs = captured
     flop = _flop(engine.model.config, work, batch)
     return StepRow(
         work.name, batch, positions, step.shape.positions, eager, graph, floor, flop / (graph / 1e3) / rate, shares

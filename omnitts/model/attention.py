@@ -23,12 +23,15 @@ _FEW_POSITIONS = 512  # below, the portable kernel's smaller tiles serve a Hoppe
 class Attention(Protocol):
     """Attention over a row of fixed length, cut into at most a fixed number of documents."""
 
-    def plan(self, bounds: Sequence[int]) -> None:
-        """bounds: where documents begin and end, from 0 to P; empty documents may fill it up."""
+    def plan(self, bounds: Sequence[int], queries: Sequence[tuple[int, int]] | None = None) -> None:
+        """bounds: where documents begin and end, from 0 to M; empty documents may fill it up.
+
+        queries: of each document, the span of rows that ask; by default all of its own. FlashInfer knows no others.
+        """
         ...
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q: [P, heads, D]; k, v: [P, kv heads, D]; strided views are read as they are -> [P, heads, D]."""
+        """q: [P, heads, D]; k, v: [M, kv heads, D]; strided views are read as they are -> [P, heads, D]."""
         ...
 
 
@@ -72,7 +75,7 @@ def has_flashinfer() -> bool:
 def make_attention(
     backend: str, positions: int, documents: int, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> Attention:
-    """positions: of a row; documents: how many bounds, less one, each plan will have."""
+    """positions: how many queries there are; documents: how many bounds, less one, each plan will have."""
     heads = config.num_attention_heads, config.num_key_value_heads
     if backend == "flashinfer":
         return FlashInferAttention(documents, *heads, config.head_dim, dtype, device)
@@ -95,12 +98,13 @@ class TiledAttention:
 
         self.kernel, self.rows = kernel, rows
         self.capacity = tile_capacity(positions, documents, rows)
-        self.tiles = torch.zeros(1 + 3 * self.capacity, dtype=torch.int32, device=device)
+        self.tiles = torch.zeros(1 + 4 * self.capacity, dtype=torch.int32, device=device)
 
-    def plan(self, bounds: Sequence[int]) -> None:
+    def plan(self, bounds: Sequence[int], queries: Sequence[tuple[int, int]] | None = None) -> None:
         from omnitts.model.tiled_attention import tile_table
 
-        self.tiles.copy_(torch.from_numpy(tile_table(bounds, self.rows, self.capacity)))
+        keys = list(pairwise(bounds))
+        self.tiles.copy_(torch.from_numpy(tile_table(queries or keys, keys, self.rows, self.capacity)))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self.kernel(q, k, v, self.tiles)
@@ -121,7 +125,7 @@ class FlashInferAttention:
             _workspace(device), "NHD", use_cuda_graph=True, qo_indptr_buf=self.bounds[0], kv_indptr_buf=self.bounds[1]
         )
 
-    def plan(self, bounds: Sequence[int]) -> None:
+    def plan(self, bounds: Sequence[int], queries: None = None) -> None:
         indptr = torch.tensor(bounds, dtype=torch.int32)
         self.wrapper.plan(indptr, indptr, *self.sizes, causal=False, q_data_type=self.dtype)
 
@@ -137,9 +141,13 @@ def _workspace(device: torch.device) -> Tensor:
 class PlainAttention:
     """One document after the other; not for CUDA graphs."""
 
-    def plan(self, bounds: Sequence[int]) -> None:
-        self.bounds = list(bounds)
+    def plan(self, bounds: Sequence[int], queries: Sequence[tuple[int, int]] | None = None) -> None:
+        self.keys = list(pairwise(bounds))
+        self.queries = queries or self.keys
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        groups = q.shape[1] // k.shape[1]
-        return torch.cat([attend(q[a:b], k[a:b], v[a:b], groups) for a, b in pairwise(self.bounds)])
+        groups, out = q.shape[1] // k.shape[1], torch.zeros_like(q)
+        for (first, last), (start, end) in zip(self.queries, self.keys, strict=True):
+            if first < last:
+                out[first:last] = attend(q[first:last], k[start:end], v[start:end], groups)
+        return out

@@ -4,6 +4,8 @@ It is bidirectional: each position of a document attends to every other position
 documents travel as one packed row, without padding.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -11,6 +13,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omnitts.model.checkpoint import ModelConfig
+
+
+@dataclass
+class Prefix:
+    """Keys and values of a document's first `length` positions, to be used again in later passes.
+
+    The pass that is given an empty one computes the whole document, and fills it. One that is given a filled one gets
+    the rest of the document alone, which attends to the prefix as it was.
+    """
+
+    length: int
+    layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # keys and values, [length, kv heads, D]
+
+    @property
+    def filled(self) -> bool:
+        return bool(self.layers)
+
+    def join(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values that a document's positions see in a layer, given those that the pass computed."""
+        if len(self.layers) == layer:
+            self.layers.append((k[: self.length].clone(), v[: self.length].clone()))
+            return k, v
+        before = self.layers[layer]
+        return torch.cat([before[0], k]), torch.cat([before[1], v])
 
 
 class Attention(nn.Module):
@@ -29,17 +55,22 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], bounds: list[int]) -> Tensor:
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], bounds: list[int], prefixes: Sequence[Prefix | None], layer: int
+    ) -> Tensor:
         """x: [P, H] -> [P, H]; rope: see `rotate`; bounds: where documents begin and end, from 0 to P."""
         q = rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))), rope)
         k = rotate(self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim))), rope)
         v = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
-        heads = [attend(q[a:b], k[a:b], v[a:b], self.groups) for a, b in pairwise(bounds)]
+        heads = []
+        for (a, b), prefix in zip(pairwise(bounds), prefixes, strict=True):
+            seen = (k[a:b], v[a:b]) if prefix is None else prefix.join(layer, k[a:b], v[a:b])
+            heads.append(attend(q[a:b], *seen, self.groups))
         return self.o_proj(torch.cat(heads).flatten(1))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, groups: int) -> Tensor:
-    """Attention within one document. q: [L, heads, D]; k, v: [L, heads / groups, D] -> [L, heads, D]."""
+    """Attention within one document. q: [L, heads, D]; k, v: [M, heads / groups, D] -> [L, heads, D]."""
     q, k, v = (t.transpose(0, 1) for t in (q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)))
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0].transpose(0, 1)
 
@@ -75,9 +106,11 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], bounds: list[int]) -> Tensor:
-        """x: [P, H] -> [P, H]; rope and bounds as in `Attention`."""
-        x = x + self.self_attn(self.input_layernorm(x), rope, bounds)
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], bounds: list[int], prefixes: Sequence[Prefix | None], layer: int
+    ) -> Tensor:
+        """x: [P, H] -> [P, H]; the others as in `Attention`."""
+        x = x + self.self_attn(self.input_layernorm(x), rope, bounds, prefixes, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -91,22 +124,27 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(self, x: Tensor, lengths: list[int]) -> Tensor:
+    def forward(self, x: Tensor, lengths: list[int], prefixes: Sequence[Prefix | None] | None = None) -> Tensor:
         """x: [P, H], documents of the given lengths end to end -> final hidden states [P, H]."""
-        rope = self.rope(lengths, x.device, x.dtype)
+        prefixes = prefixes or [None] * len(lengths)
+        starts = [prefix.length if prefix is not None and prefix.filled else 0 for prefix in prefixes]
+        rope = self.rope(lengths, x.device, x.dtype, starts)
         bounds = [0]
         for length in lengths:
             bounds.append(bounds[-1] + length)
-        for layer in self.layers:
-            x = layer(x, rope, bounds)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rope, bounds, prefixes, number)
         return self.norm(x)
 
-    def rope(self, lengths: list[int], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin [P, 1, D/2]; positions restart at 0 in each document. Angles are taken in float32."""
+    def rope(
+        self, lengths: list[int], device: torch.device, dtype: torch.dtype, starts: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """cos and sin [P, 1, D/2]; positions begin anew in each document, at its start. Angles are taken in float32."""
         dim = self.config.head_dim
         exponent = torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim
         inverse_frequency = 1.0 / self.config.rope_theta**exponent
-        position = torch.cat([torch.arange(n, dtype=torch.float32, device=device) for n in lengths])
+        each = zip(starts, lengths, strict=True)
+        position = torch.cat([torch.arange(a, a + n, dtype=torch.float32, device=device) for a, n in each])
         angle = position[:, None, None] * inverse_frequency
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
@@ -131,20 +169,25 @@ class OmniVoice(nn.Module):
         codebook = torch.arange(self.config.num_audio_codebook, device=codes.device)
         return self.audio_embeddings(codes + codebook * self.config.audio_vocab_size).sum(dim=1)
 
-    def forward(self, documents: list[Tensor], targets: list[int]) -> Tensor:
+    def forward(
+        self, documents: list[Tensor], targets: list[int], prefixes: Sequence[Prefix | None] | None = None
+    ) -> Tensor:
         """Logits of the last `targets[i]` positions of each document, end to end: [sum(targets), codebooks, V].
 
-        documents: embeddings [L_i, H], one a document. On a GPU all documents go through as one packed row. On the
-        CPU each goes through alone: a matrix product rounds differently at another number of rows, and there a
-        batch gains no speed, so that an utterance's result can be bit-identical in every batch.
+        documents: embeddings [L_i, H], one a document; prefixes: of each document, see `Prefix`. On a GPU all documents
+        go through as one packed row. On the CPU each goes through alone: a matrix product rounds differently at another
+        number of rows, and there a batch gains no speed, so that an utterance's result can be bit-identical in every
+        batch.
         """
+        prefixes = prefixes or [None] * len(documents)
         if documents[0].device.type == "cpu":
-            return torch.cat([self._logits([d], [t]) for d, t in zip(documents, targets, strict=True)])
-        return self._logits(documents, targets)
+            each = zip(documents, targets, prefixes, strict=True)
+            return torch.cat([self._logits([document], [target], [prefix]) for document, target, prefix in each])
+        return self._logits(documents, targets, prefixes)
 
-    def _logits(self, documents: list[Tensor], targets: list[int]) -> Tensor:
+    def _logits(self, documents: list[Tensor], targets: list[int], prefixes: Sequence[Prefix | None]) -> Tensor:
         lengths = [len(document) for document in documents]
-        hidden = self.llm(torch.cat(documents), lengths)
+        hidden = self.llm(torch.cat(documents), lengths, prefixes)
         ends = zip(hidden.split(lengths), targets, strict=True)
         target_hidden = torch.cat([document[len(document) - target :] for document, target in ends])
         logits = self.audio_heads(target_hidden)

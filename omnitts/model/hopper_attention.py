@@ -8,6 +8,7 @@ nothing.
 """
 
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -36,10 +37,10 @@ def attention_works(device: torch.device) -> bool:
     generator = torch.Generator(device).manual_seed(0)
     try:
         for positions in (300, _MANY_ROWS + 40):
-            bounds = [0, 100, 100, 290, positions]
+            documents = list(pairwise([0, 100, 100, 290, positions]))
             qkv = torch.randn(positions, 8, HEAD, device=device, generator=generator).bfloat16()
             q, k, v = qkv.split((4, 2, 2), 1)
-            tables = (tile_table(bounds, rows, positions) for rows in (ROWS, rows_of_a_tile(4, 2)))
+            tables = (tile_table(documents, documents, rows, positions) for rows in (ROWS, rows_of_a_tile(4, 2)))
             ours, portable = (torch.from_numpy(table).to(device) for table in tables)
             expected = tiled_attention(q, k, v, portable).float()
             error = (hopper_attention(q, k, v, ours).float() - expected).abs().mean()
@@ -55,12 +56,13 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> Tensor:
     positions, heads, _ = q.shape
     k_heads = k.shape[1]
     out = torch.empty(positions, heads, HEAD, dtype=q.dtype, device=q.device)
-    keys, stages = (128, 4) if positions >= _MANY_ROWS else (64, 6)
+    keys, stages = (128, 4) if len(k) >= _MANY_ROWS else (64, 6)
 
     def blocks(tensor: Tensor, rows: int) -> object:
-        return described(tensor.as_strided((positions, tensor.shape[1] * HEAD), (tensor.stride(0), 1)), [rows, HEAD])
+        count, heads, _ = tensor.shape
+        return described(tensor.as_strided((count, heads * HEAD), (tensor.stride(0), 1)), [rows, HEAD])
 
-    _attention_kernel[(min(multiprocessors(q.device), len(tiles) // 3 * k_heads),)](
+    _attention_kernel[(min(multiprocessors(q.device), len(tiles) // 4 * k_heads),)](
         blocks(q, ROWS), blocks(k, keys), blocks(v, keys), blocks(out, ROWS), out, tiles, HEAD**-0.5 * LOG2E,
         K_HEADS=k_heads, KEYS=keys, STAGES=stages, num_warps=4, **early_launch(q.device),
     )  # fmt: skip
@@ -107,8 +109,8 @@ def _load(
     turn = 1
     for work in range(gl.program_id(0), gl.load(tiles) * K_HEADS, gl.num_programs(0)):
         head = work % K_HEADS
-        tile = tiles + 3 * (work // K_HEADS)
-        first, start, end = gl.load(tile + 1), gl.load(tile + 2), gl.load(tile + 3)
+        tile = tiles + 4 * (work // K_HEADS)
+        first, start, end = gl.load(tile + 1), gl.load(tile + 3), gl.load(tile + 4)
         mbarrier.wait(asked.index(1), turn)
         mbarrier.expect(asked.index(0), 2 * _ROWS * _HEAD * 2)
         tma.async_copy_global_to_shared(q, [first, 2 * head * _HEAD], asked.index(0), queries.index(0))
@@ -140,8 +142,9 @@ def _attend(
     turn = 0
     for work in range(gl.program_id(0), gl.load(tiles) * K_HEADS, gl.num_programs(0)):
         head = 2 * (work % K_HEADS) + HALF
-        tile = tiles + 3 * (work // K_HEADS)
-        first, start, end = gl.load(tile + 1), gl.load(tile + 2), gl.load(tile + 3)
+        tile = tiles + 4 * (work // K_HEADS)
+        first, last = gl.load(tile + 1), gl.load(tile + 2)
+        start, end = gl.load(tile + 3), gl.load(tile + 4)
         top = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
         total = gl.zeros([_ROWS], gl.float32, gl.SliceLayout(1, SCORES))
         result = gl.zeros((_ROWS, _HEAD), gl.float32, RESULT)
@@ -175,7 +178,7 @@ def _attend(
                 s = 0
                 phase ^= 1
         result = result / gl.expand_dims(gl.convert_layout(total, gl.SliceLayout(1, RESULT)), 1)
-        if first + _ROWS <= end:
+        if first + _ROWS <= last:
             tma.store_wait(0)
             stage.store(result.to(gl.bfloat16))
             fence_async_shared()
@@ -184,5 +187,5 @@ def _attend(
             rows = first + gl.arange(0, _ROWS, gl.SliceLayout(1, RESULT))
             columns = head * _HEAD + gl.arange(0, _HEAD, gl.SliceLayout(0, RESULT))
             at = gl.expand_dims(rows.to(gl.int64), 1) * (2 * K_HEADS * _HEAD) + gl.expand_dims(columns, 0)
-            gl.store(out + at, result.to(gl.bfloat16), gl.expand_dims(rows < end, 1))
+            gl.store(out + at, result.to(gl.bfloat16), gl.expand_dims(rows < last, 1))
     tma.store_wait(0)

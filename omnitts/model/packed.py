@@ -60,7 +60,8 @@ class Row:
     frame: Tensor  # int32 [P], a row of `codes` or -1
     place: Tensor  # int32 [P], counted from each document's start
     codes: Tensor  # int32 [F, C], the canvas and then the frames of references
-    targets: Tensor  # int64 [T], the positions whose logits are wanted
+    targets: Tensor | None  # int64 [T], the positions whose logits are wanted; None: all
+    slots: Tensor | None = None  # int64 [P], where in memory their keys and values belong; None: in the row's order
 
 
 class PackedModel:
@@ -95,21 +96,42 @@ class PackedModel:
         )
         return angle.cos(), angle.sin()
 
-    def logits(self, row: Row, attention: Attention) -> Tensor:
-        """Logits of the row's targets, [T, codebooks, V]."""
+    def memory(self, positions: int) -> Tensor:
+        """Room for the keys and values of so many positions, and of one that is none: [layers, P + 1, 2 * heads, D]."""
+        config = self.config
+        heads = 2 * config.num_key_value_heads
+        sizes = config.num_hidden_layers, positions + 1, heads, config.head_dim
+        return torch.zeros(*sizes, dtype=self.dtype, device=self.device)
+
+    def logits(self, row: Row, attention: Attention, memory: Tensor | None = None) -> Tensor:
+        """Logits of the row's targets, [T, codebooks, V].
+
+        memory: keys and values of a whole row. A row without slots leaves its own there; one with slots puts its own
+        there, and attends to all that is there: so a row of targets can do without the rest of the documents.
+        """
         config = self.config
         x = embed(row.text, row.frame, row.codes, self.text_table, self.audio_table, config.audio_vocab_size)
+        memories = [None] * len(self.layers) if memory is None else memory
         delta = None
-        for layer in self.layers[:-1]:
-            heads = self._attend(layer, x, delta, row, attention)
+        for layer, kept in zip(self.layers[:-1], memories[:-1], strict=True):
+            heads = self._attend(layer, x, delta, row, attention, kept)
             delta = self._feed(layer, x, heads)
-        heads = self._attend(self.layers[-1], x, delta, row, attention)
-        x = x[row.targets]
-        delta = self._feed(self.layers[-1], x, heads[row.targets])
+        heads = self._attend(self.layers[-1], x, delta, row, attention, memories[-1])
+        if row.targets is not None:
+            x, heads = x[row.targets], heads[row.targets]
+        delta = self._feed(self.layers[-1], x, heads)
         logits = rms_norm(x, self.norm, config.rms_norm_eps, delta) @ self.heads
         return logits.unflatten(-1, (config.num_audio_codebook, config.audio_vocab_size))
 
-    def _attend(self, layer: PackedLayer, x: Tensor, delta: Tensor | None, row: Row, attention: Attention) -> Tensor:
+    def _attend(
+        self,
+        layer: PackedLayer,
+        x: Tensor,
+        delta: Tensor | None,
+        row: Row,
+        attention: Attention,
+        memory: Tensor | None,
+    ) -> Tensor:
         """The heads' outputs, [P, heads * D]; x: [P, H], to which a delta is added in place."""
         config = self.config
         q_heads, k_heads = config.num_attention_heads, config.num_key_value_heads
@@ -120,8 +142,13 @@ class PackedModel:
         else:
             qkv = _product(rows, layer.qkv).unflatten(-1, (q_heads + 2 * k_heads, config.head_dim))
             norm_and_rotate(qkv, *rotation, q_heads, eps)
-        q, k, v = qkv.split((q_heads, k_heads, k_heads), dim=1)
-        return attention(q, k, v).flatten(1)
+        q, kv = qkv.split((q_heads, 2 * k_heads), dim=1)
+        if memory is not None:
+            if row.slots is None:
+                memory[: len(kv)].copy_(kv)
+            else:
+                kv = memory.index_copy_(0, row.slots, kv)
+        return attention(q, *kv.split(k_heads, dim=1)).flatten(1)
 
     def _feed(self, layer: PackedLayer, x: Tensor, heads: Tensor) -> Tensor | None:
         """The rest of a layer; x: [P, H], added to in place. What is still to be added to it, if anything."""

@@ -5,7 +5,6 @@ their document's start: what surrounds a document does not change its bits.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -20,22 +19,26 @@ _KEYS = 64
 LOG2E = 1.4426950408889634
 
 
-def tile_table(bounds: Sequence[int], rows: int, capacity: int) -> np.ndarray:
-    """Documents cut into tiles of rows, the longest documents' first: int32 [1 + 3 * capacity].
+Span = tuple[int, int]
+"""Rows from one to before another."""
 
-    The number of tiles, then of each its first row and its document's first row and end. Longest first, for those
-    programs take longest. capacity: see `tile_capacity`.
+
+def tile_table(queries: Sequence[Span], keys: Sequence[Span], rows: int, capacity: int) -> np.ndarray:
+    """Documents' queries cut into tiles of rows, those of the longest documents first: int32 [1 + 4 * capacity].
+
+    The number of tiles, then of each its first row, the end of its document's queries, and the span of its document's
+    keys. Longest first, for those programs take longest. capacity: see `tile_capacity`.
     """
-    documents = sorted(pairwise(bounds), key=lambda document: document[0] - document[1])
-    tiles = [(first, start, end) for start, end in documents for first in range(start, end, rows)]
-    table = np.zeros(1 + 3 * capacity, np.int32)
+    documents = sorted(zip(queries, keys, strict=True), key=lambda document: document[1][0] - document[1][1])
+    tiles = [(row, last, *span) for (first, last), span in documents for row in range(first, last, rows)]
+    table = np.zeros(1 + 4 * capacity, np.int32)
     table[0] = len(tiles)
-    table[1 : 1 + 3 * len(tiles)] = np.ravel(tiles)
+    table[1 : 1 + 4 * len(tiles)] = np.ravel(tiles)
     return table
 
 
 def tile_capacity(positions: int, documents: int, rows: int) -> int:
-    """The most tiles that so many documents of so many positions in all can come to."""
+    """The most tiles that so many documents with so many queries in all can come to."""
     return positions // rows + documents
 
 
@@ -51,15 +54,15 @@ def _together(q_heads: int, k_heads: int) -> int:
 
 
 def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> Tensor:
-    """Attention of every row to its whole document; half precision, sums in float32.
+    """Attention of every query to its whole document; half precision, sums in float32.
 
-    q: [P, heads, D]; k, v: [P, key heads, D], heads side by side, all with the same stride of rows; tiles: a
-    `tile_table` of `rows_of_a_tile` rows, on the device -> [P, heads, D]
+    q: [P, heads, D]; k, v: [M, key heads, D], heads side by side, with one stride of rows; tiles: a `tile_table` of
+    `rows_of_a_tile` rows, on the device -> [P, heads, D], where rows of no document are left as memory has them
     """
     positions, heads, width = q.shape
     members, block = _together(heads, k.shape[1]), max(16, triton.next_power_of_2(width))
     out = torch.empty(positions, heads, width, dtype=q.dtype, device=q.device)
-    _tiled_attention_kernel[(heads // members, len(tiles) // 3)](
+    _tiled_attention_kernel[(heads // members, len(tiles) // 4)](
         q, k, v, out, tiles, q.stride(0), k.stride(0), width**-0.5 * LOG2E,
         HEADS=heads, GROUP=heads // k.shape[1], MEMBERS=members, ROWS=rows_of_a_tile(heads, k.shape[1]), KEYS=_KEYS,
         WIDTH=width, BLOCK=block, num_warps=4, num_stages=2, **early_launch(q.device),
@@ -76,13 +79,12 @@ def _tiled_attention_kernel(
     head, tile = tl.program_id(0) * MEMBERS, tl.program_id(1)
     begin(EARLY)
     if tile < tl.load(tiles):
-        first = tl.load(tiles + 1 + 3 * tile)
-        start = tl.load(tiles + 2 + 3 * tile)
-        end = tl.load(tiles + 3 + 3 * tile)
+        first, last = tl.load(tiles + 1 + 4 * tile), tl.load(tiles + 2 + 4 * tile)
+        start, end = tl.load(tiles + 3 + 4 * tile), tl.load(tiles + 4 + 4 * tile)
         columns, keys, rows = tl.arange(0, BLOCK), tl.arange(0, KEYS), tl.arange(0, ROWS * MEMBERS)
         position = first.to(tl.int64) + rows // MEMBERS
         heads = head + rows % MEMBERS
-        inside = (position < end)[:, None] & (columns < WIDTH)[None, :]
+        inside = (position < last)[:, None] & (columns < WIDTH)[None, :]
         queries = tl.load(q + (position * q_stride + heads * WIDTH)[:, None] + columns[None, :], inside, 0.0)
         top = tl.full([ROWS * MEMBERS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS * MEMBERS], tl.float32)

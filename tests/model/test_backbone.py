@@ -17,7 +17,7 @@ def test_packed_documents_do_not_see_each_other(model):
     documents = [torch.randn(n, model.config.hidden_size) for n in (5, 17, 1, 40)]
     targets = [2, 17, 1, 9]
     with torch.inference_mode():
-        packed = model._logits(documents, targets)  # as on a GPU: one row
+        packed = model._logits(documents, targets, [None] * len(documents))  # as on a GPU: one row
         alone = model(documents, targets)  # as on the CPU: one at a time
     assert packed.shape == (sum(targets), 8, 1025)
     torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)

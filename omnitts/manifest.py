@@ -25,7 +25,9 @@ MAX_DURATION = 600.0  # seconds
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
 LONG_REFERENCE = 30.0  # seconds from which one is warned of
-_ODD_PACE = 5  # times faster or slower than usual
+_ODD_HASTE = 5  # times faster than usual
+_ODD_SLOWNESS = 3  # times slower: slow speech is up to 2.5 times, in any script
+_STILLNESS = 1.5  # seconds around the words, as a recording of one word may have: they are trimmed off later
 
 _LANGUAGE_FIELDS = ("language_id", "language", "lang", "language_name")
 _REFERENCE_FIELDS = ("ref_audio", "ref_text", "voice")
@@ -290,7 +292,7 @@ def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple
             f"{seconds:.0f} s long: {path}; 3 to 10 s serve best, and every further second slows the work",
         )
     spoken = estimate_seconds(ref_text)
-    if (seconds > 5 and spoken * _ODD_PACE < seconds) or (spoken > 2 and spoken > seconds * _ODD_PACE):
+    if seconds > _STILLNESS + _ODD_SLOWNESS * spoken or (spoken > 2 and spoken > seconds * _ODD_HASTE):
         pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {path} lasts {seconds:.1f} s"
         yield "ref_text", f"{pace}: are these the words in it? Speech is made at the pace of the two"
 

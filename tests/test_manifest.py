@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from omnitts.errors import InputError
-from omnitts.manifest import FIELDS, Manifest, ManifestError, read_manifest, read_utterances
+from omnitts.manifest import FIELDS, Manifest, ManifestError, read_manifest, read_utterances, reference_doubts
 from omnitts.model.voice import Voice, save_voice
 from omnitts.recipe import Recipe, load_recipe, with_settings
 
@@ -435,6 +435,27 @@ def test_references_that_will_serve_badly_are_warned_of(read, folder):
     told = [(int(line), field) for line, field in (w.split(":", 1)[1].split(": ")[:2] for w in manifest.warnings)]
     assert told == [(1, "ref_audio"), (1, "ref_text"), (2, "ref_text")]
     assert "40 s long" in manifest.warnings[0] and "are these the words in it?" in manifest.warnings[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ref_text", "doubted"),
+    [
+        (3.8, "The reference is a short and clear recording, with nothing else in it.", False),
+        (7.6, "The reference is a short and clear recording, with nothing else in it.", False),  # at half the pace
+        (3.8, "The", True),
+        (3.0, "Yes.", True),
+        (1.6, "Yes.", False),  # with some silence around it
+        (4.0, "Two slow words.", False),
+        (5.0, "我们今天去公园散步。", False),  # two syllables a second
+        (4.9, "我", True),
+        (5.0, "ありがとうございます。", False),
+        (4.0, "はい。", True),
+        (4.0, "नमस्ते दुनिया", False),
+    ],
+)
+def test_transcripts_far_too_short_are_doubted(seconds, ref_text, doubted):
+    fields = [field for field, _ in reference_doubts("a.wav", seconds, ref_text)]
+    assert fields == ["ref_text"] * doubted
 
 
 def test_warnings_are_told_once_with_a_count(read, folder):

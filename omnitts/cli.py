@@ -399,8 +399,12 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     from omnitts.manifest import reference_doubts
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.model.duration import FRAME_RATE
+    from omnitts.model.text import has_words
     from omnitts.model.voice import save_voice
+    from omnitts.recipe import shown
 
+    if not has_words(text):
+        raise InputError(f"{shown(text)} has no word in it: write what is spoken in {ref_audio}", field="--text")
     torch_device = tts.resolve_device(device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_folder(path.parent, "--out")

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ from omnitts.errors import InputError
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import resolve_language
+from omnitts.model.text import has_words
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
 
 MAX_DURATION = 600.0  # seconds
@@ -224,10 +226,22 @@ def _string(value: object) -> str | None:
     return None if not value or value.isspace() else value
 
 
+_WRITE_WORDS = "write some words, or leave the line out"
+
+
 def _spoken(value: object) -> str:
     text = _string(value)
     if text is None:
-        raise InputError("has nothing to say: write some words, or leave the line out")
+        raise InputError(f"has nothing to say: {_WRITE_WORDS}")
+    if not has_words(text):
+        raise InputError(f"{shown(text)} has nothing to say, no letter and no digit: {_WRITE_WORDS}")
+    return text
+
+
+def _transcript(value: object) -> str | None:
+    text = _string(value)
+    if text is not None and not has_words(text):
+        raise InputError(f"{shown(text)} has no word in it: write what is spoken in ref_audio")
     return text
 
 
@@ -450,10 +464,12 @@ class _Checker:
 
     def reference(self, record: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
         """(ref_audio, ref_text, voice): the line's own, or else the run's voice, or nothing."""
-        ref_audio, ref_text, voice = (self.take(record, key, _string) for key in _REFERENCE_FIELDS)
+        readers = (_string, _transcript if record.get("ref_audio") else _string, _string)
+        ref_audio, ref_text, voice = map(partial(self.take, record), _REFERENCE_FIELDS, readers)
         if ref_audio is not None and voice is not None:
             self.problem("voice", "stands beside ref_audio: a line takes one of them")
-        not_given = ref_text is None and isinstance(record.get("ref_text"), str | None)
+        given = record.get("ref_text")
+        not_given = given is None or (isinstance(given, str) and not given.strip())
         if ref_audio is not None and not_given:
             self.problem(
                 "ref_text",

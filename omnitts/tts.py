@@ -15,6 +15,7 @@ from omnitts.errors import InputError, reason
 from omnitts.manifest import Utterance, read_utterances
 from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint, resolve_model
 from omnitts.model.codec import load_codec
+from omnitts.model.text import has_words
 from omnitts.model.voice import Voice, load_voice, prepare_reference
 from omnitts.packing import DEFAULT_MAX_POSITIONS
 from omnitts.pipeline import Pipeline, Progress, Silent
@@ -208,8 +209,8 @@ class TTS:
 
     def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:
         """Encodes reference audio and its transcript once, for use as a `voice`. Raises InputError."""
-        if not text.strip():
-            raise InputError("the transcript is empty: give the words spoken in the recording", file=ref_audio)
+        if not isinstance(text, str) or not has_words(text):
+            raise InputError(f"wanted the words spoken in the recording, got {shown(text)}", field="text")
         audio, sample_rate = read_audio(ref_audio)
         try:
             reference = prepare_reference(audio, sample_rate, text, preprocess=preprocess)

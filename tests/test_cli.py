@@ -501,7 +501,9 @@ def test_voice_create_and_use(run, manifest, recording, tmp_path, checkpoint_dir
     same = [(tmp_path / "o" / f"{i}.wav").read_bytes() == (tmp_path / "p" / f"{i}.wav").read_bytes() for i in "ab"]
     assert same == [False, True]
     assert run("voice", "create", tmp_path / "no.wav", "--text", "x", "-o", voice)[0] == 2
-    assert run("voice", "create", recording, "--text", " ", "-o", voice, "--model", checkpoint_dir)[0] == 2
+    for blank in ("", " ", "...!"):
+        code, _, said = run("voice", "create", recording, "--text", blank, "-o", voice, "--model", checkpoint_dir)
+        assert code == 2 and said.startswith("error: --text: ") and "has no word in it" in said
 
 
 def test_a_voice_of_another_codec_is_refused_before_work_starts(run, manifest, tmp_path, checkpoint_dir):

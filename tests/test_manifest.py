@@ -239,6 +239,13 @@ def test_missing_file_and_folder(folder):
         ('{"text": null}', "text", "missing"),
         ('{"text": ""}', "text", "nothing to say"),
         ('{"text": " \\n\\u3000"}', "text", "nothing to say"),
+        ('{"text": "...!?"}', "text", "'...!?' has nothing to say, no letter and no digit: write some words"),
+        ('{"text": "\u266a"}', "text", "'\u266a' has nothing to say"),
+        (
+            '{"text": "a", "ref_text": "...", "ref_audio": "clips/a.wav"}',
+            "ref_text",
+            "'...' has no word in it: write what is spoken",
+        ),
         ('{"text": 5}', "text", "wanted a text in quotes, got 5"),
         ('{"text": ["a"]}', "text", "got a list"),
         ('{"text": "a\\u0000b"}', "text", "has a NUL"),

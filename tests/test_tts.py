@@ -194,6 +194,12 @@ def test_audio_that_is_not_finite_or_empty_is_an_error(tts, monkeypatch):
 def test_bad_items_are_told_before_any_work(tts):
     with pytest.raises(InputError, match="text"):
         tts.synthesize(["Hello.", "  "])
+    for wordless in ("...!?", "♪"):
+        with pytest.raises(InputError, match=r"^items:2: text: .* has nothing to say"):
+            tts.synthesize(["Hello.", wordless])
+    for blank in ("", "...", None):
+        with pytest.raises(InputError, match=r"^text: wanted the words spoken in the recording"):
+            tts.encode_voice("a.wav", blank)
     with pytest.raises(InputError, match="num_stepp"):
         tts.synthesize(["Hello."], num_stepp=3)
     with pytest.raises(InputError, match=r"^items:2: wanted a text or a mapping with one, got 5$"):

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any
 
+from omnitts.clips import MAX_DURATION, clips_of, too_long
 from omnitts.errors import InputError
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
@@ -23,7 +24,6 @@ from omnitts.model.language import resolve_language
 from omnitts.model.text import has_words
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
 
-MAX_DURATION = 600.0  # seconds
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
 LONG_REFERENCE = 30.0  # seconds from which one is warned of
@@ -60,6 +60,11 @@ class Utterance:
     seed: int | str | None  # or the word "random"
     recipe: Recipe  # lines with the same settings share one object
     line: int
+
+    @property
+    def reference_field(self) -> str:
+        """The field that its reference, if any, comes from."""
+        return "ref_audio" if self.voice is None else "voice"
 
 
 @dataclass(frozen=True)
@@ -336,6 +341,7 @@ class _Checker:
         self.languages: dict[str, str | None] = {}
         self.unknown_fields: dict[str, str] = {}  # field -> message
         self.file_problems: dict[tuple[str, str], str | None] = {}  # (field, path) -> message
+        self.voices: dict[str, tuple[str, int]] = {}  # path -> its transcript and its frames
         self.recordings: dict[str, float] = {}  # path -> seconds
         self.doubted: set[tuple[str, str]] = set()  # (path, transcript)
         self.recipes: dict[str | frozenset, Recipe | InputError] = {}
@@ -417,6 +423,8 @@ class _Checker:
         if utterance.duration is not None and utterance.speed is not None:
             self.warn("speed", "ignored, for duration sets the length")
         if len(self.problems) == problems_before:
+            self.length(utterance)
+        if len(self.problems) == problems_before:
             self.utterances.append(utterance)
 
     def take(self, record: dict[str, Any], field: str, read: Callable[[object], Any]) -> Any:
@@ -491,6 +499,13 @@ class _Checker:
             self.problem(field, message)
         return path
 
+    def length(self, utterance: Utterance) -> None:
+        """Refuses a clip too long to be made. With a recording its length depends on that one's pace: see `plan`."""
+        if utterance.ref_audio is None:
+            clips = clips_of(utterance, *self.voices.get(utterance.voice, (None, 0)))
+            if message := too_long(max(frames for _, frames in clips)):
+                self.problem("text", message)
+
     def doubt(self, path: str, ref_text: str) -> None:
         """Warns of a reference that will serve badly."""
         seconds = self.recordings.get(path)
@@ -509,7 +524,8 @@ class _Checker:
                 if field == "ref_audio":
                     self.recordings[path] = _check_recording(path)
                 else:
-                    load_voice(path)
+                    voice = load_voice(path)
+                    self.voices[path] = voice.text, voice.frames
                 self.file_problems[field, path] = None
             except InputError as error:
                 self.file_problems[field, path] = error.message

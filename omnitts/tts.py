@@ -175,7 +175,8 @@ class TTS:
         check_voices(self.checkpoint, utterances, file="items")
         if needs_encoder(utterances):
             self.codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
-        done = {speech.id: speech for speech in self.stream(utterances, max_positions=max_positions)}
+        made = self.stream(utterances, max_positions=max_positions, file="items")
+        done = {speech.id: speech for speech in made}
         results = [done[utterance.id] for utterance in utterances]
         failures = [f"{speech.id}: {speech.error}" for speech in results if speech.error is not None]
         if failures:
@@ -190,6 +191,7 @@ class TTS:
         progress: Progress | None = None,
         stats: Stats | None = None,
         deliver: Callable[[Speech], Any] = _as_it_is,
+        file: str | None = None,
     ) -> Iterator[Any]:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
 
@@ -198,13 +200,14 @@ class TTS:
 
         deliver: is called with each Speech as soon as that is there, and makes what is yielded of it. With a GPU
         several threads call it, while the engine goes on. stats: gets the run's times added.
+        file: the manifest, as errors call it.
         """
         if max_positions is None:
             max_positions = DEFAULT_MAX_POSITIONS[self.device.type]
         if not isinstance(max_positions, int | np.integer) or max_positions < 1:
             raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
         stages = stages_for(self.device)
-        pipeline = Pipeline(self, stages, int(max_positions), progress or Silent(), stats or Stats(), deliver)
+        pipeline = Pipeline(self, stages, int(max_positions), progress or Silent(), stats or Stats(), deliver, file)
         yield from pipeline.run(utterances)
 
     def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:

@@ -347,7 +347,7 @@ class _Checker:
         self.recipes: dict[str | frozenset, Recipe | InputError] = {}
 
         if voice is not None and (message := self.file_problem("voice", voice)):
-            self.problems.append(InputError(message, field="voice"))
+            self.problems.append(InputError(message, field="--voice"))
 
     def problem(self, field: str | None, message: str) -> None:
         self.problems.append(InputError(message, file=self.name, line=self.line, field=field))

@@ -297,6 +297,8 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a", "ref_text": "x", "ref_audio": "a\\u0000"}', "ref_audio", "has a NUL"),
         ('{"text": "a", "voice": "none.safetensors"}', "voice", "no such file"),
         ('{"text": "a", "voice": "model.safetensors"}', "voice", "not a voice file"),
+        ('{"text": "a", "voice": "clips"}', "voice", "a folder, not a voice file"),
+        ('{"text": "a", "recipe": "clips"}', "recipe", "clips: a folder, not a recipe: name a YAML file"),
         (
             '{"text": "a", "voice": "her.safetensors", "ref_text": "x", "ref_audio": "clips/a.wav"}',
             "voice",
@@ -400,7 +402,7 @@ def test_the_run_voice_is_for_lines_without_their_own(read, folder):
 
 def test_a_bad_run_voice_is_one_problem(problems):
     line, field, message = only(problems(jsonl({"text": "a"}, {"text": "b"}), voice="none.safetensors"))
-    assert (line, field) == (None, "voice") and message == "no such file: none.safetensors"
+    assert (line, field) == (None, "--voice") and message == "no such file: none.safetensors"
 
 
 # --- Languages ---

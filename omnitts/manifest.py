@@ -17,7 +17,7 @@ from itertools import islice
 from typing import IO, Any
 
 from omnitts.clips import MAX_DURATION, clips_of, too_long
-from omnitts.errors import InputError
+from omnitts.errors import InputError, counted
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import resolve_language
@@ -138,6 +138,7 @@ def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> 
     Raises ManifestError with all the problems; what a manifest's warnings would be are Python warnings.
     """
     checker = _Checker("items", "", recipe, {}, None)
+    checker.unit = "item"
     for checker.line, record in enumerate(records, 1):
         checker.add({str(k): os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in record.items()})
     utterances = checker.result()
@@ -327,6 +328,7 @@ class _Checker:
 
     def __init__(self, name: str, folder: str, recipe: Recipe, settings: Mapping[str, object], voice: str | None):
         self.name = name
+        self.unit = "line"  # as messages call a record
         self.folder = folder
         self.settings = settings
         self.run_recipe = with_settings(recipe, settings, file="--set")
@@ -368,7 +370,7 @@ class _Checker:
     def warnings(self) -> list[str]:
         messages = []
         for (field, message), (line, count) in self.warned.items():
-            more = "" if count == 1 else f" (and on {count - 1} more line{'s' * (count > 2)})"
+            more = "" if count == 1 else f" (and on {counted(count - 1, f'more {self.unit}')})"
             messages.append(str(InputError(message + more, file=self.name, line=line, field=field)))
         return messages
 
@@ -448,7 +450,7 @@ class _Checker:
     def id(self, record: dict[str, Any]) -> str | None:
         value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", _file_name)
         if value is not None and (first := self.lines_by_id.setdefault(value, self.line)) != self.line:
-            self.problem("id", f"{shown(value)} is the id of line {first} too: each names an output file")
+            self.problem("id", f"{shown(value)} is the id of {self.unit} {first} too: each names an output")
         return value
 
     def language(self, record: dict[str, Any]) -> str | None:

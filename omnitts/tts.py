@@ -115,6 +115,16 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _listed(items: Any) -> Iterable[Any]:
+    """The items as something to go through; a text or a mapping that stands alone is one of them."""
+    if isinstance(items, str | Mapping):
+        return [items]
+    # Bytes and data frames can be gone through too, but are not what they give: numbers, and the names of columns.
+    if not isinstance(items, Iterable) or isinstance(items, bytes | bytearray) or hasattr(items, "columns"):
+        raise InputError(f"wanted a text, a mapping with one, or a list of these, got {shown(items)}", field="items")
+    return items
+
+
 def _record(number: int, item: Any) -> dict[str, Any]:
     if isinstance(item, str):
         return {"text": item}
@@ -160,14 +170,13 @@ class TTS:
     ) -> list[Speech]:
         """Makes speech of texts, or of mappings with a manifest line's fields, and returns it in their order.
 
-        items: a text or mapping that stands alone is taken as a list of one.
+        items: a text or mapping that stands alone is taken as a list of one. Messages count from 1: items:1.
         recipe: a name, a file or a Recipe; further keywords override its settings (num_step=24).
         max_positions: most positions in a batch; None suits the device.
         Raises InputError for bad input before any work starts; SynthesisError, which has the audio of the others,
         when an utterance fails.
         """
-        alone = isinstance(items, str | Mapping)
-        records = [_record(number, item) for number, item in enumerate([items] if alone else items, 1)]
+        records = [_record(number, item) for number, item in enumerate(_listed(items), 1)]
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         chosen = with_settings(chosen, _plain(settings))
         self._check_precision(chosen)
@@ -212,6 +221,8 @@ class TTS:
 
     def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:
         """Encodes reference audio and its transcript once, for use as a `voice`. Raises InputError."""
+        if not isinstance(ref_audio, str | PathLike):
+            raise InputError(f"wanted a path, got {shown(ref_audio)}", field="ref_audio")
         if not isinstance(text, str) or not has_words(text):
             raise InputError(f"wanted the words spoken in the recording, got {shown(text)}", field="text")
         audio, sample_rate = read_audio(ref_audio)

@@ -195,6 +195,10 @@ def test_audio_that_is_not_finite_or_empty_is_an_error(tts, monkeypatch):
         )
 
 
+class Frame(list):
+    columns = ("text",)
+
+
 def test_bad_items_are_told_before_any_work(tts):
     with pytest.raises(InputError, match="text"):
         tts.synthesize(["Hello.", "  "])
@@ -208,8 +212,13 @@ def test_bad_items_are_told_before_any_work(tts):
         tts.synthesize(["Hello."], num_stepp=3)
     with pytest.raises(InputError, match=r"^items:2: wanted a text or a mapping with one, got 5$"):
         tts.synthesize(["Hello.", 5])
-    with pytest.raises(TypeError, match="not iterable"):
-        tts.synthesize(5)
+    for nothing in (None, 5, b"Hello.", Frame()):
+        with pytest.raises(InputError, match=r"^items: wanted a text, a mapping with one, or a list of these, got "):
+            tts.synthesize(nothing)
+    with pytest.raises(InputError, match=r"^items:2: id: 'a' is the id of item 1 too"):
+        tts.synthesize([{"id": "a", "text": "Hello."}] * 2)
+    with pytest.raises(InputError, match=r"^ref_audio: wanted a path, got nothing"):
+        tts.encode_voice(None, "Hello.")
     with pytest.raises(InputError, match="recipe: wanted a recipe's name or file, got a mapping"):
         tts.synthesize(["Hello."], recipe={"num_step": 3})
     with pytest.raises(InputError, match="precision: bfloat16, but the model was loaded in float32"):

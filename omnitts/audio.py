@@ -73,10 +73,10 @@ def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
     with _open_audio(path) as file:
         wave = _read_mono(file, -1, path)
         if not len(wave):
-            raise InputError(f"audio file without samples: {path}")
+            raise InputError(f"audio file without samples: {path}; choose another")
         if len(wave) + _MISSING_SAMPLES < file.frames:
             held, promised = len(wave) / file.samplerate, file.frames / file.samplerate
-            raise InputError(f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {path}")
+            raise InputError(f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {path}; copy it anew")
         return wave, file.samplerate
 
 
@@ -90,11 +90,11 @@ def probe_audio(path: str | PathLike) -> float:
     """
     with _open_audio(path) as file:
         if file.frames == 0:
-            raise InputError(f"audio file without samples: {path}")
+            raise InputError(f"audio file without samples: {path}; choose another")
         while len(block := _read_mono(file, _PROBE_SAMPLES, path)):
             if not is_silent(block):
                 return file.frames / file.samplerate
-    raise InputError(f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {path}")
+    raise InputError(f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {path}; choose another")
 
 
 def is_silent(wave: np.ndarray) -> bool:
@@ -119,14 +119,16 @@ def _open_audio(path: str | PathLike) -> "soundfile.SoundFile":
     except OSError as error:
         raise InputError(f"cannot read: {path} ({error.strerror or error})") from error
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless formats such as .raw
-        raise InputError(f"cannot read as audio: {path} ({_reason(error)})") from error
+        raise InputError(f"cannot read as audio: {path} ({_reason(error)}); convert it to WAV or FLAC") from error
     if _NO_LAST_PAGE in file.extra_info:
         file.close()
         raise InputError(f"audio file cut short, its last page is missing: {path}; if it is whole, convert it anew")
     for promised, held in _PROMISED.findall(file.extra_info):
         if int(held) < int(promised) < _UNKNOWN_SIZE:
             file.close()
-            raise InputError(f"audio file cut short, {int(held):,} of {int(promised):,} bytes are there: {path}")
+            raise InputError(
+                f"audio file cut short, {int(held):,} of {int(promised):,} bytes are there: {path}; copy it anew"
+            )
     return file
 
 
@@ -137,15 +139,16 @@ def _read_mono(file: "soundfile.SoundFile", frames: int, path: str | PathLike) -
         with _muted():
             samples = file.read(frames, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
-        raise InputError(f"damaged audio file: {path} ({_reason(error)})") from error
+        mend = "copy or convert it anew, or choose another"
+        raise InputError(f"damaged audio file, not all of it can be decoded: {path}; {mend}") from error
     wave = samples.mean(axis=1)
     if not np.isfinite(wave).all():
-        raise InputError(f"audio file with samples that are not finite: {path}")
+        raise InputError(f"audio file with samples that are not finite: {path}; choose another")
     return wave
 
 
 def _reason(error: Exception) -> str:
-    reason = getattr(error, "error_string", str(error)).rstrip(".")
+    reason = getattr(error, "error_string", str(error)).removeprefix("Error : ").rstrip(".")
     # libsndfile's words for an MP3 without a whole frame.
     return "no audio in it" if "does not exist or is not a regular file" in reason else reason
 

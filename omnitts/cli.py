@@ -294,7 +294,9 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     """Validate MANIFEST, its recipes and its references, without loading a model.
 
     Of a recording, the header and the samples up to the first sound are read: it must be audio, at least 0.04 s
-    of it, and not silent. Voice files are read whole; whether they fit the checkpoint is seen by `plan` and `synth`.
+    of it, and not silent. Voice files are read whole. What else would fail is seen by `plan`, which reads recordings
+    to their end: damage further on, a voice made with another codec, and a text too long to be made in one piece at
+    the pace of its recording.
 
     All errors are counted and the first 20 told, each with file, line and field. Exit code 0 if there are none,
     else 2.
@@ -302,9 +304,11 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     _, lines = _read(manifest, recipe, settings, voice, limit)
     references = {u.ref_audio for u in lines.utterances if u.ref_audio} | {u.voice for u in lines.utterances if u.voice}
     recipes = {u.recipe.name for u in lines.utterances}
+    recordings = any(u.ref_audio for u in lines.utterances)
     click.echo(
         f"{lines.name}: {counted(len(lines.utterances), 'utterance')}, {counted(len(references), 'reference')}, "
         f"{counted(len(recipes), 'recipe')}: all right"
+        + ("; of recordings the start was read, `omnitts plan` reads all" if recordings else "")
     )
 
 
@@ -323,8 +327,9 @@ def plan(
 ) -> int:
     """Print the batches that `synth` would run for MANIFEST, without loading a model.
 
-    Positions are what a batch's packed row holds: prompt, reference and target of each clip, and the target once
-    more where it is guided. Nothing is padded. Only the tokenizer of the checkpoint is read.
+    A clip is an utterance, or one of the chunks that a long one is made in; frames are what is to be made, 25 a
+    second. Positions are what a batch's packed row holds: prompt, reference and target of each clip, and the
+    target once more where it is guided. Nothing is padded. Only the tokenizer of the checkpoint is read.
 
     Exit codes: 0, nothing stands against it; 1, some utterances would fail, each of them named; 2, the input was
     refused.
@@ -344,7 +349,7 @@ def plan(
 
         max_positions = DEFAULT_MAX_POSITIONS[resolve_device("auto").type]
     plans = list(plan_job(tokenizer, lines.utterances, max_positions))
-    for line in describe(plans):
+    for line in describe(plans, lines.name):
         click.echo(line)
     return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
 
@@ -405,8 +410,12 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     from omnitts.manifest import reference_doubts
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.model.duration import FRAME_RATE
+    from omnitts.model.text import has_words
     from omnitts.model.voice import save_voice
+    from omnitts.recipe import shown
 
+    if not has_words(text):
+        raise InputError(f"{shown(text)} has no word in it: write what is spoken in {ref_audio}", field="--text")
     torch_device = tts.resolve_device(device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_folder(path.parent, "--out")

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from omnitts import __version__
 from omnitts.audio import stderr_lock, write_audio
-from omnitts.errors import counted
+from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
@@ -77,17 +77,19 @@ def run_job(
     max_positions: None for what suits the device. log_stats: also print where the time went, and put it into
     summary.json.
     """
-    totals, stats, recording = Totals(len(utterances)), Stats(), Lock()
+    totals, stats, recording, file = Totals(len(utterances)), Stats(), Lock(), asked["manifest"]
     started, clock = datetime.now(UTC), time.perf_counter()
     with open_alone(output.folder / RESULTS, "--out") as results:
 
         def deliver(speech: Speech) -> None:
-            line = _write(speech, output, tts.sample_rate)
+            line = _write(speech, output, tts.sample_rate, file)
             with recording:
                 _record(line, results, totals)
 
         max_positions = max_positions or tts.positions_for(len(utterances))
-        speeches = tts.stream(utterances, max_positions=max_positions, progress=progress, stats=stats, deliver=deliver)
+        speeches = tts.stream(
+            utterances, max_positions=max_positions, progress=progress, stats=stats, deliver=deliver, file=file
+        )
         try:
             with closing(speeches):
                 for _ in speeches:
@@ -116,8 +118,8 @@ def _warn(stats: Stats) -> None:
         )
 
 
-def _write(speech: Speech, output: Output, sample_rate: int) -> dict[str, Any]:
-    """Writes an utterance's files; returns its line for results.jsonl.
+def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[str, Any]:
+    """Writes the files of an utterance of the manifest `file`; returns its line for results.jsonl.
 
     An earlier run's files of the same names do not outlive this line, be it a success or a failure.
     """
@@ -130,7 +132,9 @@ def _write(speech: Speech, output: Output, sample_rate: int) -> dict[str, Any]:
             if output.save_codes:
                 _write_codes(codes, speech.codes)
         except OSError as failure:
-            error = f"cannot write {Path(failure.filename or path).name}: {failure.strerror or failure}"
+            name, why = Path(failure.filename or path).name, failure.strerror or failure
+            message = f"cannot write {name}: {why}; put that right, and run this line again"
+            error = str(InputError(message, file=file, line=speech.line, field="id"))
     if error is not None:
         _remove(path)
     if error is not None or not output.save_codes:
@@ -162,7 +166,7 @@ def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
     else:
         totals.failed += 1
         with stderr_lock:
-            tqdm.write(f"{line['id']}: {line['error']}", file=sys.stderr)
+            tqdm.write(f"error: {line['error']}", file=sys.stderr)
 
 
 def _write_codes(path: Path, codes: np.ndarray) -> None:

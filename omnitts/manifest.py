@@ -12,20 +12,24 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import IO, Any
 
-from omnitts.errors import InputError
+from omnitts.clips import MAX_DURATION, clips_of, too_long
+from omnitts.errors import InputError, counted
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import resolve_language
+from omnitts.model.text import has_words
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
 
-MAX_DURATION = 600.0  # seconds
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
 LONG_REFERENCE = 30.0  # seconds from which one is warned of
-_ODD_PACE = 5  # times faster or slower than usual
+_ODD_HASTE = 5  # times faster than usual
+_ODD_SLOWNESS = 3  # times slower: slow speech is up to 2.5 times, in any script
+_STILLNESS = 1.5  # seconds around the words, as a recording of one word may have: they are trimmed off later
 
 _LANGUAGE_FIELDS = ("language_id", "language", "lang", "language_name")
 _REFERENCE_FIELDS = ("ref_audio", "ref_text", "voice")
@@ -56,6 +60,11 @@ class Utterance:
     seed: int | str | None  # or the word "random"
     recipe: Recipe  # lines with the same settings share one object
     line: int
+
+    @property
+    def reference_field(self) -> str:
+        """The field that its reference, if any, comes from."""
+        return "ref_audio" if self.voice is None else "voice"
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,7 @@ def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> 
     Raises ManifestError with all the problems; what a manifest's warnings would be are Python warnings.
     """
     checker = _Checker("items", "", recipe, {}, None)
+    checker.unit = "item"
     for checker.line, record in enumerate(records, 1):
         checker.add({str(k): os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in record.items()})
     utterances = checker.result()
@@ -222,10 +232,22 @@ def _string(value: object) -> str | None:
     return None if not value or value.isspace() else value
 
 
+_WRITE_WORDS = "write some words, or leave the line out"
+
+
 def _spoken(value: object) -> str:
     text = _string(value)
     if text is None:
-        raise InputError("has nothing to say: write some words, or leave the line out")
+        raise InputError(f"has nothing to say: {_WRITE_WORDS}")
+    if not has_words(text):
+        raise InputError(f"{shown(text)} has nothing to say, no letter and no digit: {_WRITE_WORDS}")
+    return text
+
+
+def _transcript(value: object) -> str | None:
+    text = _string(value)
+    if text is not None and not has_words(text):
+        raise InputError(f"{shown(text)} has no word in it: write what is spoken in ref_audio")
     return text
 
 
@@ -290,7 +312,7 @@ def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple
             f"{seconds:.0f} s long: {path}; 3 to 10 s serve best, and every further second slows the work",
         )
     spoken = estimate_seconds(ref_text)
-    if (seconds > 5 and spoken * _ODD_PACE < seconds) or (spoken > 2 and spoken > seconds * _ODD_PACE):
+    if seconds > _STILLNESS + _ODD_SLOWNESS * spoken or (spoken > 2 and spoken > seconds * _ODD_HASTE):
         pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {path} lasts {seconds:.1f} s"
         yield "ref_text", f"{pace}: are these the words in it? Speech is made at the pace of the two"
 
@@ -306,6 +328,7 @@ class _Checker:
 
     def __init__(self, name: str, folder: str, recipe: Recipe, settings: Mapping[str, object], voice: str | None):
         self.name = name
+        self.unit = "line"  # as messages call a record
         self.folder = folder
         self.settings = settings
         self.run_recipe = with_settings(recipe, settings, file="--set")
@@ -320,12 +343,13 @@ class _Checker:
         self.languages: dict[str, str | None] = {}
         self.unknown_fields: dict[str, str] = {}  # field -> message
         self.file_problems: dict[tuple[str, str], str | None] = {}  # (field, path) -> message
+        self.voices: dict[str, tuple[str, int]] = {}  # path -> its transcript and its frames
         self.recordings: dict[str, float] = {}  # path -> seconds
         self.doubted: set[tuple[str, str]] = set()  # (path, transcript)
         self.recipes: dict[str | frozenset, Recipe | InputError] = {}
 
         if voice is not None and (message := self.file_problem("voice", voice)):
-            self.problems.append(InputError(message, field="voice"))
+            self.problems.append(InputError(message, field="--voice"))
 
     def problem(self, field: str | None, message: str) -> None:
         self.problems.append(InputError(message, file=self.name, line=self.line, field=field))
@@ -346,7 +370,7 @@ class _Checker:
     def warnings(self) -> list[str]:
         messages = []
         for (field, message), (line, count) in self.warned.items():
-            more = "" if count == 1 else f" (and on {count - 1} more line{'s' * (count > 2)})"
+            more = "" if count == 1 else f" (and on {counted(count - 1, f'more {self.unit}')})"
             messages.append(str(InputError(message + more, file=self.name, line=line, field=field)))
         return messages
 
@@ -401,6 +425,8 @@ class _Checker:
         if utterance.duration is not None and utterance.speed is not None:
             self.warn("speed", "ignored, for duration sets the length")
         if len(self.problems) == problems_before:
+            self.length(utterance)
+        if len(self.problems) == problems_before:
             self.utterances.append(utterance)
 
     def take(self, record: dict[str, Any], field: str, read: Callable[[object], Any]) -> Any:
@@ -424,7 +450,7 @@ class _Checker:
     def id(self, record: dict[str, Any]) -> str | None:
         value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", _file_name)
         if value is not None and (first := self.lines_by_id.setdefault(value, self.line)) != self.line:
-            self.problem("id", f"{shown(value)} is the id of line {first} too: each names an output file")
+            self.problem("id", f"{shown(value)} is the id of {self.unit} {first} too: each names an output")
         return value
 
     def language(self, record: dict[str, Any]) -> str | None:
@@ -448,10 +474,12 @@ class _Checker:
 
     def reference(self, record: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
         """(ref_audio, ref_text, voice): the line's own, or else the run's voice, or nothing."""
-        ref_audio, ref_text, voice = (self.take(record, key, _string) for key in _REFERENCE_FIELDS)
+        readers = (_string, _transcript if record.get("ref_audio") else _string, _string)
+        ref_audio, ref_text, voice = map(partial(self.take, record), _REFERENCE_FIELDS, readers)
         if ref_audio is not None and voice is not None:
             self.problem("voice", "stands beside ref_audio: a line takes one of them")
-        not_given = ref_text is None and isinstance(record.get("ref_text"), str | None)
+        given = record.get("ref_text")
+        not_given = given is None or (isinstance(given, str) and not given.strip())
         if ref_audio is not None and not_given:
             self.problem(
                 "ref_text",
@@ -473,6 +501,13 @@ class _Checker:
             self.problem(field, message)
         return path
 
+    def length(self, utterance: Utterance) -> None:
+        """Refuses a clip too long to be made. With a recording its length depends on that one's pace: see `plan`."""
+        if utterance.ref_audio is None:
+            clips = clips_of(utterance, *self.voices.get(utterance.voice, (None, 0)))
+            if message := too_long(max(frames for _, frames in clips)):
+                self.problem("text", message)
+
     def doubt(self, path: str, ref_text: str) -> None:
         """Warns of a reference that will serve badly."""
         seconds = self.recordings.get(path)
@@ -491,7 +526,8 @@ class _Checker:
                 if field == "ref_audio":
                     self.recordings[path] = _check_recording(path)
                 else:
-                    load_voice(path)
+                    voice = load_voice(path)
+                    self.voices[path] = voice.text, voice.frames
                 self.file_problems[field, path] = None
             except InputError as error:
                 self.file_problems[field, path] = error.message

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 from omnitts.audio import join_chunks, postprocess
+from omnitts.clips import too_long
 from omnitts.engine import Request, costs, generate, release
-from omnitts.errors import reason
+from omnitts.errors import InputError, reason
 from omnitts.manifest import Utterance
 from omnitts.model.decoding import decode_groups
 from omnitts.model.voice import Voice
 from omnitts.packing import halves
-from omnitts.prepare import Piece, plan_batches, plan_pieces, too_long, utterance_seed, windows
+from omnitts.prepare import Piece, plan_batches, plan_pieces, utterance_seed, windows
 from omnitts.speech import Speech, SynthesisError
 from omnitts.stages import Stages
 from omnitts.stats import Stats
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 BATCHES_BEHIND = 2  # that may wait for their decoding and files while another is generated
 
 _OUT_OF_MEMORY = re.compile("CUDA (error: )?out of memory|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED")
+
+
+# What to do about a failure that is nobody's mistake.
+_TRY_AGAIN = "run this line again, and report it if it fails once more"
+_TRY_ANOTHER_SEED = "give the line another seed, or other words"
+_NO_MEMORY = "the GPU's memory is too small for it"
 
 
 class Progress(Protocol):
@@ -66,6 +73,7 @@ class Take:
 
     utterance: Utterance
     seed: int
+    file: str | None = None  # the manifest, as messages call it
     voice: Voice | None = None
     chunks: dict[int, np.ndarray] = field(default_factory=dict)
     chunk_count: int = 0
@@ -74,6 +82,10 @@ class Take:
     @property
     def ended(self) -> bool:
         return self.error is not None or len(self.chunks) == self.chunk_count
+
+    def fail(self, message: str, field: str = "text") -> None:
+        """Sets `error`, with its place, as the check of a manifest words its own."""
+        self.error = str(InputError(message, file=self.file, line=self.utterance.line, field=field))
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,7 @@ class Pipeline:
         progress: Progress,
         stats: Stats,
         deliver: Callable[[Speech], Any],
+        file: str | None = None,
     ):
         self.tts = tts
         self.stages = stages
@@ -119,6 +132,7 @@ class Pipeline:
         self.progress = progress
         self.stats = stats
         self.deliver = deliver
+        self.file = file
         self._waiting = not stages.threaded  # for a window: only then may its progress be told
         self._behind: deque[Future] = deque()  # decodings, each of which comes to the futures of its takes
         self._engine = Lock()  # held while a batch runs: who lacks memory beside it waits for it
@@ -173,13 +187,14 @@ class Pipeline:
         for piece in pieces:
             take = takes[piece.owner]
             take.chunk_count += 1
-            take.error = take.error or too_long(piece)
+            if message := too_long(piece.target_frames):
+                take.fail(message)
         refused += [take for take in takes if take.error is not None]
         return Window(takes, [piece for piece in pieces if takes[piece.owner].error is None], refused)
 
     def _take(self, utterance: Utterance) -> Take:
         """An utterance with its reference read and encoded, or the error."""
-        take = Take(utterance, utterance_seed(utterance))
+        take = Take(utterance, utterance_seed(utterance), self.file)
         with self.stages.on_stream():
             if self._add_voice(take):
                 with self._engine:  # beside it memory was too small
@@ -190,9 +205,15 @@ class Pipeline:
         """Sets `voice`, or `error`; returns whether it was memory that was missing."""
         try:
             take.voice, take.error = self.tts.voice_of(take.utterance), None
+        except InputError as error:
+            take.fail(str(error), take.utterance.reference_field)
         except Exception as error:  # whatever a strange recording sets off
-            take.error = reason(error)
-            return out_of_memory(error)
+            too_large = out_of_memory(error)
+            why = _NO_MEMORY if too_large else reason(error)
+            mend = "choose a shorter recording" if too_large else "choose another recording"
+            place = take.utterance.ref_audio or take.utterance.voice
+            take.fail(f"{place} cannot be encoded: {why}; {mend}", take.utterance.reference_field)
+            return too_large
         return False
 
     # ---- The engine ----
@@ -230,12 +251,15 @@ class Pipeline:
                 take = takes[piece.owner]
                 take.chunks[piece.chunk] = result.codes
                 if result.status:
-                    take.error = "generation failed: the model's logits were not finite"
+                    take.fail(f"generation failed: the model's logits were not finite; {_TRY_ANOTHER_SEED}")
             self.stats.add(batches=1, clips=len(pieces), positions=sum(piece.positions for piece in pieces))
             return
         # Out here, where the error is gone: it holds on to the batch's memory, which may be what ran out.
         if len(pieces) == 1:
-            takes[pieces[0].owner].error = f"generation failed: {failure}"
+            if too_large:
+                failure = _NO_MEMORY
+            mend = "lower audio_chunk_threshold, or shorten the reference" if too_large else _TRY_AGAIN
+            takes[pieces[0].owner].fail(f"generation failed: {failure}; {mend}")
             return
         for part in self._parts(pieces, too_large):
             self._generate([piece for piece in part if takes[piece.owner].error is None], takes)
@@ -303,8 +327,10 @@ class Pipeline:
             self.stats.add(decoded_frames=sum(frames), padded_frames=padded - sum(frames))
             return waves
         if len(clips) == 1:
-            if not too_large or alone:
-                return [failure]
+            if not too_large:
+                return [f"decoding failed: {failure}; {_TRY_AGAIN}"]
+            if alone:
+                return [f"decoding failed: {_NO_MEMORY}; lower audio_chunk_threshold"]
             with self._engine:
                 return self._waves(clips, alone=True)
         cuts = [halves([clip.shape[-1] for clip in clips])] if too_large else range(1, len(clips))
@@ -313,15 +339,18 @@ class Pipeline:
 
     def _finish(self, take: Take, waves: list[np.ndarray | str]) -> Any:
         """Delivers the result of a take that has ended: its audio, post-processed, or its error."""
-        speech = Speech(take.utterance.id, take.utterance.recipe, take.seed, self.tts.sample_rate)
+        utterance = take.utterance
+        speech = Speech(utterance.id, utterance.recipe, take.seed, self.tts.sample_rate, line=utterance.line)
         if take.error is None:
             try:
                 with self.stats.timing("postprocess"):
                     audio = self._audio(waves, take)
                 codes = np.concatenate([codes for _, codes in sorted(take.chunks.items())], axis=1)
                 speech = replace(speech, audio=audio, codes=codes)
+            except SynthesisError as error:
+                take.fail(str(error))
             except Exception as error:
-                take.error = reason(error)
+                take.fail(f"finishing failed: {reason(error)}; {_TRY_AGAIN}")
         if take.error is not None:
             speech = replace(speech, error=take.error)
         take.chunks.clear()
@@ -335,14 +364,14 @@ class Pipeline:
                 raise SynthesisError(wave)
         wave = join_chunks(waves)
         if not np.isfinite(wave).all():
-            raise SynthesisError("the decoded audio is not finite")
+            raise SynthesisError(f"the decoded audio is not finite: {_TRY_ANOTHER_SEED}")
         audio = postprocess(
             wave,
             ref_rms=None if take.voice is None else take.voice.rms,
             postprocess_output=take.utterance.recipe.postprocess_output,
         )
         if not audio.any():
-            raise SynthesisError("the audio came out empty: all of it is silence")
+            raise SynthesisError(f"came out as silence throughout: {_TRY_ANOTHER_SEED}")
         return audio
 
 

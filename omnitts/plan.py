@@ -6,11 +6,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from omnitts.audio import read_audio
+from omnitts.clips import too_long
 from omnitts.errors import InputError, counted
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.model.voice import load_voice, prepare_reference
-from omnitts.prepare import ReferenceLike, plan_batches, plan_pieces, too_long, windows
+from omnitts.prepare import ReferenceLike, plan_batches, plan_pieces, windows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class BatchPlan:
     """One batch: clips in it, their target frames, positions in its packed row, the most steps that a clip takes."""
 
-    items: int
+    clips: int
     frames: int
     positions: int
     steps: int
@@ -28,9 +29,10 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Unusable:
-    """An utterance that would fail, and why."""
+    """An utterance that would fail: where it stands, and why."""
 
-    id: str
+    line: int
+    field: str
     reason: str
 
 
@@ -47,13 +49,13 @@ def plan_job(
                     utterance.voice, utterance.ref_audio, utterance.ref_text, utterance.recipe.preprocess_prompt
                 )
             except InputError as error:
-                yield Unusable(utterance.id, str(error))
+                yield Unusable(utterance.line, utterance.reference_field, str(error))
             else:
                 usable.append(utterance)
                 references.append(reference)
         pieces = plan_pieces(tokenizer, usable, references, [0] * len(usable))
-        refused = {piece.owner: reason for piece in pieces if (reason := too_long(piece))}
-        yield from (Unusable(usable[owner].id, reason) for owner, reason in refused.items())
+        refused = {piece.owner: reason for piece in pieces if (reason := too_long(piece.target_frames))}
+        yield from (Unusable(usable[owner].line, "text", reason) for owner, reason in refused.items())
         pieces = [piece for piece in pieces if piece.owner not in refused]
         for batch in plan_batches(pieces, max_positions):
             yield BatchPlan(
@@ -84,23 +86,23 @@ class _Planned:
     frames: int
 
 
-def describe(plans: Iterable[BatchPlan | Unusable]) -> Iterator[str]:
-    """The plan as text: a line a batch, one for each utterance that would fail, and the sums."""
+def describe(plans: Iterable[BatchPlan | Unusable], file: str) -> Iterator[str]:
+    """The plan of the manifest `file` as text: a line a batch, one for each utterance that would fail, and the sums."""
     batches: list[BatchPlan] = []
     failing = 0
-    yield f"{'batch':>6} {'items':>6} {'frames':>8} {'positions':>10} {'steps':>6} {'audio s':>9}"
+    yield f"{'batch':>6} {'clips':>6} {'frames':>8} {'positions':>10} {'steps':>6} {'audio s':>9}"
     for plan in plans:
         if isinstance(plan, Unusable):
             failing += 1
-            yield f"would fail: {plan.id}: {plan.reason}"
+            yield f"would fail: {InputError(plan.reason, file=file, line=plan.line, field=plan.field)}"
             continue
         batches.append(plan)
         seconds = plan.frames / FRAME_RATE
-        yield f"{len(batches):>6} {plan.items:>6} {plan.frames:>8} {plan.positions:>10} {plan.steps:>6} {seconds:>9.1f}"
-    items, frames = sum(p.items for p in batches), sum(p.frames for p in batches)
+        yield f"{len(batches):>6} {plan.clips:>6} {plan.frames:>8} {plan.positions:>10} {plan.steps:>6} {seconds:>9.1f}"
+    clips, frames = sum(p.clips for p in batches), sum(p.frames for p in batches)
     positions = sum(p.positions for p in batches)
     yield (
-        f"{counted(len(batches), 'batch', 'batches')}, {counted(items, 'item')}, {counted(frames, 'frame')} "
+        f"{counted(len(batches), 'batch', 'batches')}, {counted(clips, 'clip')}, {counted(frames, 'frame')} "
         f"({frames / FRAME_RATE:.1f} s of audio), {counted(positions, 'position')}, padding 0 %"
         + (f", {failing:,} would fail" if failing else "")
     )

@@ -9,14 +9,13 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
+from omnitts.clips import clips_of
 from omnitts.errors import InputError
-from omnitts.manifest import MAX_DURATION, ManifestError, Utterance
+from omnitts.manifest import ManifestError, Utterance
 from omnitts.model.checkpoint import Checkpoint
-from omnitts.model.chunking import chunk_length, chunk_text
-from omnitts.model.duration import FRAME_RATE, estimate_frames, frames_for
 from omnitts.model.text import build_prompt_text, encode_prompts
 from omnitts.model.voice import load_voice
 from omnitts.packing import pack
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 WINDOW = 1024  # utterances planned and packed together; bounds memory on long manifests
 FIRST_WINDOW = 128  # where recordings are to be read first
-_DURATION_TOLERANCE = 0.05
 _SEED_BITS = 53  # derived seeds survive JSON readers that keep numbers as doubles
 
 
@@ -135,17 +133,6 @@ def plan_pieces(
     return [piece(prompt_ids=ids) for (_, piece), ids in zip(clips, ids_of_prompts, strict=True)]
 
 
-def too_long(piece: Piece) -> str | None:
-    """Why a clip is refused: text without punctuation cannot be split, and may come out longer than is sensible."""
-    seconds = piece.target_frames / FRAME_RATE
-    if seconds <= MAX_DURATION:
-        return None
-    return (
-        f"text: {seconds:.0f} s of speech without a place to split it, at most {MAX_DURATION:.0f} s are made in one "
-        "piece: add punctuation"
-    )
-
-
 def plan_batches(pieces: Sequence[Piece], max_positions: int) -> list[list[Piece]]:
     """Packs pieces into batches, in the order in which to run them.
 
@@ -166,7 +153,7 @@ def _clips(
 ) -> Iterator[tuple[list[str], Callable[..., Piece]]]:
     """Each clip's prompt, in the segments that are tokenized one by one, and what makes a piece of its ids."""
     own = (None, 0) if reference is None else (reference.text, reference.frames)
-    chunks = _chunks(utterance, *own)
+    chunks = clips_of(utterance, *own)
     for number, (text, frames) in enumerate(chunks):
         follows_first = reference is None and number > 0
         ref_text, ref_frames = chunks[0] if follows_first else own
@@ -190,36 +177,3 @@ def _clips(
                 seed=seed if number == 0 else derive_seed(seed, f"chunk {number}"),
             ),
         )
-
-
-def _chunks(utterance: Utterance, ref_text: str | None, ref_frames: int) -> list[tuple[str, int]]:
-    """The texts of an utterance's clips, and how many frames each takes. Without a reference ref_text is None."""
-    text, recipe, duration = utterance.text, utterance.recipe, utterance.duration
-    speed = utterance.speed if utterance.speed is not None else recipe.speed
-    frames = frames_for(text, ref_text=ref_text, ref_frames=ref_frames, speed=speed, duration=duration)
-    if frames <= int(recipe.audio_chunk_threshold * FRAME_RATE):
-        return [(text, frames)]
-    chunks = chunk_text(text, chunk_length(text, frames, recipe.audio_chunk_duration))
-    if duration is not None:
-        # The chunks together shall last as long as was asked, so the whole is spoken at this pace.
-        speed = estimate_frames(text, ref_text, ref_frames) / frames
-    lengths = [estimate_frames(chunks[0], ref_text, ref_frames, speed)]
-    if ref_text is None:
-        # A voice of the model's own: the first chunk sets it, and its pace, which has the speed in it already.
-        ref_text, ref_frames, speed = chunks[0], lengths[0], 1.0
-    lengths += [estimate_frames(chunk, ref_text, ref_frames, speed) for chunk in chunks[1:]]
-    if duration is not None:
-        lengths = _fitted(lengths, frames)
-    return list(zip(chunks, lengths, strict=True))
-
-
-def _fitted(lengths: list[int], total: int) -> list[int]:
-    """The chunks' lengths, scaled to add up to the `total` that was asked for where they miss it by far.
-
-    They do when chunks are short, as the estimate lifts those. Small differences stay: the OmniVoice decoder has them.
-    """
-    if len(lengths) > 1 and abs(sum(lengths) - total) <= _DURATION_TOLERANCE * total:
-        return lengths
-    spare = total - len(lengths)  # after a frame for each
-    ends = [round(spare * end / sum(lengths)) for end in accumulate(lengths)]
-    return [1 + end - start for start, end in pairwise([0, *ends])]

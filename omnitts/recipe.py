@@ -209,14 +209,18 @@ def _checked(
 
 
 def _joined(problems: list[InputError], *, file: str | None = None, line: int | None = None) -> InputError:
-    """One error for all the problems of a place: each keeps its own line and field."""
-    if len(problems) == 1:
-        only = problems[0]
-        return InputError(only.message, file=file, line=only.line or line, field=only.field)
-    told = list(map(str, problems[:MOST_TOLD]))
+    """One error for all the problems of a place, the first one's, with the others after it.
+
+    Each keeps its own line and field; those without a line of their own are where the first one is.
+    """
+    first, *others = problems
+    told = [first.message]
+    for other in others[: MOST_TOLD - 1]:
+        own_file = None if other.line is None else file
+        told.append(str(InputError(other.message, file=own_file, line=other.line, field=other.field)))
     if len(problems) > MOST_TOLD:
         told.append(f"and {len(problems) - MOST_TOLD} more")
-    return InputError("; ".join(told), file=file, line=line)
+    return InputError("; ".join(told), file=file, line=first.line or line, field=first.field)
 
 
 def with_settings(
@@ -337,6 +341,8 @@ def _load_file(path: Path) -> Recipe:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError("no such recipe file", file=file) from None
+    except IsADirectoryError:
+        raise InputError("a folder, not a recipe: name a YAML file in it", file=file) from None
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text: {error.reason} at byte {error.start}", file=file) from None
     except (OSError, ValueError) as error:  # ValueError: a path that no system takes, such as one with a NUL
@@ -358,7 +364,7 @@ def _load_file(path: Path) -> Recipe:
 def load_recipe(name_or_file: str | os.PathLike[str], *, folder: str | os.PathLike[str] = "") -> Recipe:
     """A bundled recipe by its name, or a YAML file by its path. Keys that it leaves out keep their defaults.
 
-    A bundled name comes first; anything else is a path when it ends in .yaml or .yml, or is a file. A
+    A bundled name comes first; anything else is a path when it ends in .yaml or .yml, or is there. A
     relative path starts at `folder`.
 
     Raises InputError for an unknown name, and a file that cannot be read or is not a mapping of known keys
@@ -371,7 +377,7 @@ def load_recipe(name_or_file: str | os.PathLike[str], *, folder: str | os.PathLi
     if name in known:
         return _load_file(BUNDLED / f"{name}.yaml")
     path = os.path.join(folder, name)
-    if name.endswith((".yaml", ".yml")) or os.path.isfile(path):
+    if name.endswith((".yaml", ".yml")) or os.path.exists(path):
         return _load_file(Path(path))
     near = nearest(name, known)
     hint = f"did you mean {near}?" if near else "give a name, or a file that ends in .yaml."

@@ -31,6 +31,7 @@ class Speech:
     audio: np.ndarray | None = None  # float32 [samples]
     codes: np.ndarray | None = None  # int16 [codebooks, frames]; the chunks of a long text end to end
     error: str | None = None
+    line: int | None = None  # in the manifest, or the number among the items, from 1
 
     @property
     def seconds(self) -> float:

@@ -17,6 +17,7 @@ from omnitts.manifest import Utterance, read_utterances
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint, resolve_model
 from omnitts.model.codec import load_codec
+from omnitts.model.text import has_words
 from omnitts.model.voice import Voice, load_voice, prepare_reference
 from omnitts.packing import DEFAULT_MAX_POSITIONS
 from omnitts.pipeline import Pipeline, Progress, Silent
@@ -152,6 +153,16 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _listed(items: Any) -> Iterable[Any]:
+    """The items as something to go through; a text or a mapping that stands alone is one of them."""
+    if isinstance(items, str | Mapping):
+        return [items]
+    # Bytes and data frames can be gone through too, but are not what they give: numbers, and the names of columns.
+    if not isinstance(items, Iterable) or isinstance(items, bytes | bytearray) or hasattr(items, "columns"):
+        raise InputError(f"wanted a text, a mapping with one, or a list of these, got {shown(items)}", field="items")
+    return items
+
+
 def _record(number: int, item: Any) -> dict[str, Any]:
     if isinstance(item, str):
         return {"text": item}
@@ -197,15 +208,14 @@ class TTS:
     ) -> list[Speech]:
         """Makes speech of texts, or of mappings with a manifest line's fields, and returns it in their order.
 
-        items: a text or mapping that stands alone is taken as a list of one.
+        items: a text or mapping that stands alone is taken as a list of one. Messages count from 1: items:1.
         recipe: a name, a file or a Recipe; further keywords override its settings (num_step=24).
         max_positions: most positions in a batch; None suits the device: 1024 on a CPU, 8192 on a GPU or, for 200
         utterances and more, what takes the least time there (measured once for a card, and kept).
         Raises InputError for bad input before any work starts; SynthesisError, which has the audio of the others,
         when an utterance fails.
         """
-        alone = isinstance(items, str | Mapping)
-        records = [_record(number, item) for number, item in enumerate([items] if alone else items, 1)]
+        records = [_record(number, item) for number, item in enumerate(_listed(items), 1)]
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         chosen = with_settings(chosen, _plain(settings))
         self._check_precision(chosen)
@@ -213,7 +223,8 @@ class TTS:
         check_voices(self.checkpoint, utterances, file="items")
         if needs_encoder(utterances):
             self.codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
-        done = {speech.id: speech for speech in self.stream(utterances, max_positions=max_positions)}
+        made = self.stream(utterances, max_positions=max_positions, file="items")
+        done = {speech.id: speech for speech in made}
         results = [done[utterance.id] for utterance in utterances]
         failures = [f"{speech.id}: {speech.error}" for speech in results if speech.error is not None]
         if failures:
@@ -228,6 +239,7 @@ class TTS:
         progress: Progress | None = None,
         stats: Stats | None = None,
         deliver: Callable[[Speech], Any] = _as_it_is,
+        file: str | None = None,
     ) -> Iterator[Any]:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
 
@@ -236,13 +248,14 @@ class TTS:
 
         deliver: is called with each Speech as soon as that is there, and makes what is yielded of it. With a GPU
         several threads call it, while the engine goes on. stats: gets the run's times added.
+        file: the manifest, as errors call it.
         """
         if max_positions is None:
             max_positions = self.positions_for(len(utterances))
         if not isinstance(max_positions, int | np.integer) or max_positions < 1:
             raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
         stages = stages_for(self.device)
-        pipeline = Pipeline(self, stages, int(max_positions), progress or Silent(), stats or Stats(), deliver)
+        pipeline = Pipeline(self, stages, int(max_positions), progress or Silent(), stats or Stats(), deliver, file)
         yield from pipeline.run(utterances)
 
     def positions_for(self, utterances: int) -> int:
@@ -255,8 +268,10 @@ class TTS:
 
     def encode_voice(self, ref_audio: str | PathLike, text: str, *, preprocess: bool = True) -> Voice:
         """Encodes reference audio and its transcript once, for use as a `voice`. Raises InputError."""
-        if not text.strip():
-            raise InputError("the transcript is empty: give the words spoken in the recording", file=ref_audio)
+        if not isinstance(ref_audio, str | PathLike):
+            raise InputError(f"wanted a path, got {shown(ref_audio)}", field="ref_audio")
+        if not isinstance(text, str) or not has_words(text):
+            raise InputError(f"wanted the words spoken in the recording, got {shown(text)}", field="text")
         audio, sample_rate = read_audio(ref_audio)
         try:
             reference = prepare_reference(audio, sample_rate, text, preprocess=preprocess)

@@ -63,7 +63,10 @@ def bad_files(folder):
         "zero bytes": (folder / "nothing.wav", "cannot read as audio"),
         "no samples": (folder / "no-samples.wav", "without samples"),
         "not finite": (folder / "nan.wav", "not finite"),
-        "damaged": (folder / "damaged.flac", "damaged audio file"),
+        "damaged": (
+            folder / "damaged.flac",
+            "damaged audio file, not all of it can be decoded: .*; copy or convert it",
+        ),
     }
 
 

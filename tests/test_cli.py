@@ -152,7 +152,8 @@ def test_a_reference_that_breaks_later_costs_no_other(run, manifest, recording, 
     assert code == 1
     results = results_of(out)
     assert results["good"]["status"] == "ok" and (out / "good.wav").exists()
-    assert results["bad"]["status"] == "failed" and "reference.wav" in results["bad"]["error"]
+    assert results["bad"]["status"] == "failed" and f"{path}:2: ref_audio: no such file: " in results["bad"]["error"]
+    assert f"error: {results['bad']['error']}\n" in said
     assert results["bad"]["path"] is None and not (out / "bad.wav").exists()
     assert "1 of 2 written" in said and "1 failed" in said
     assert json.loads((out / "summary.json").read_text())["failed"] == 1
@@ -187,7 +188,8 @@ def test_files_agree_with_the_results_of_the_latest_run(run, manifest, tmp_path,
     write = job.write_audio
     monkeypatch.setattr(job, "write_audio", fail)
     code, _, said = run(*common)
-    assert code == 1 and "a: cannot write a.wav: No space left on device" in said
+    wanted = f"{path}:1: id: cannot write a.wav: No space left on device; put that right, and run this line again"
+    assert code == 1 and f"error: {wanted}\n" in said and results_of(out)["a"]["error"] == wanted
     assert sorted(p.name for p in out.iterdir()) == ["b.wav", "results.jsonl", "summary.json"]
 
 
@@ -440,7 +442,8 @@ def test_check_counts(run, manifest, recording):
         {"text": "Hi."}, {"text": "Hi.", "ref_audio": "reference.wav", "ref_text": "So it is.", "flavour": 1}
     )
     code, printed, said = run("check", path)
-    assert code == 0 and "2 utterances, 1 reference, 1 recipe" in printed
+    assert code == 0 and "2 utterances, 1 reference, 1 recipe: all right; of recordings the start was read" in printed
+    assert run("check", path, "--limit", 1)[1].endswith("1 recipe: all right\n")
     assert "flavour" in said
 
 
@@ -448,14 +451,26 @@ def test_plan_prints_batches_without_padding(run, manifest, checkpoint_dir):
     path = manifest(*({"text": "Hello there, whoever you are."} for _ in range(10)))
     code, printed, _ = run("plan", path, "--model", checkpoint_dir, "--max-positions", 500)
     *_, last = printed.strip().splitlines()
-    assert code == 0 and "10 items" in last and "padding 0 %" in last
+    assert code == 0 and "10 clips" in last and "padding 0 %" in last
     assert run("plan", path, "--model", checkpoint_dir, "--limit", 3)[1].count("\n") == 3
 
 
-def test_plan_names_what_would_fail(run, manifest, checkpoint_dir):
-    path = manifest({"id": "endless", "text": "word " * 10_000}, {"id": "fine", "text": "Hello."})
+def test_plan_names_what_would_fail(run, manifest, recording, checkpoint_dir):
+    endless = {"text": "word " * 10_000, "ref_audio": "reference.wav", "ref_text": "So it is."}
+    path = manifest({"text": "Hello."}, endless)
     code, printed, _ = run("plan", path, "--model", checkpoint_dir)
-    assert code == 1 and "would fail: endless: text: " in printed and "1 batch, 1 item" in printed
+    assert code == 1 and f"would fail: {path}:2: text: " in printed and "1 batch, 1 clip" in printed
+
+
+def test_a_text_that_cannot_be_split_is_refused_by_the_check(run, manifest, tmp_path, checkpoint_dir):
+    """With a recording its length depends on that one's pace, which `check` does not know."""
+    save_voice(tmp_path / "slow.safetensors", Voice(np.zeros((8, 500), np.int16), "Hi.", 0.1, "another"))
+    path = manifest({"text": "word " * 4000}, {"text": "word " * 40, "voice": "slow.safetensors"})
+    for command in (["check", path], ["plan", path], ["synth", path, "--out", tmp_path / "o"]):
+        code, _, said = run(*command)
+        assert code == 2 and f"{path}:1: text: 1191 s of speech without a place to split it" in said
+        assert f"{path}:2: text: " in said and "add punctuation" in said
+    assert not (tmp_path / "o").exists()
 
 
 def test_plan_is_what_synth_runs(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
@@ -503,7 +518,9 @@ def test_voice_create_and_use(run, manifest, recording, tmp_path, checkpoint_dir
     same = [(tmp_path / "o" / f"{i}.wav").read_bytes() == (tmp_path / "p" / f"{i}.wav").read_bytes() for i in "ab"]
     assert same == [False, True]
     assert run("voice", "create", tmp_path / "no.wav", "--text", "x", "-o", voice)[0] == 2
-    assert run("voice", "create", recording, "--text", " ", "-o", voice, "--model", checkpoint_dir)[0] == 2
+    for blank in ("", " ", "...!"):
+        code, _, said = run("voice", "create", recording, "--text", blank, "-o", voice, "--model", checkpoint_dir)
+        assert code == 2 and said.startswith("error: --text: ") and "has no word in it" in said
 
 
 def test_a_voice_of_another_codec_is_refused_before_work_starts(run, manifest, tmp_path, checkpoint_dir):

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from omnitts.errors import InputError
-from omnitts.manifest import FIELDS, Manifest, ManifestError, read_manifest, read_utterances
+from omnitts.manifest import FIELDS, Manifest, ManifestError, read_manifest, read_utterances, reference_doubts
 from omnitts.model.voice import Voice, save_voice
 from omnitts.recipe import Recipe, load_recipe, with_settings
 
@@ -239,6 +239,13 @@ def test_missing_file_and_folder(folder):
         ('{"text": null}', "text", "missing"),
         ('{"text": ""}', "text", "nothing to say"),
         ('{"text": " \\n\\u3000"}', "text", "nothing to say"),
+        ('{"text": "...!?"}', "text", "'...!?' has nothing to say, no letter and no digit: write some words"),
+        ('{"text": "\u266a"}', "text", "'\u266a' has nothing to say"),
+        (
+            '{"text": "a", "ref_text": "...", "ref_audio": "clips/a.wav"}',
+            "ref_text",
+            "'...' has no word in it: write what is spoken",
+        ),
         ('{"text": 5}', "text", "wanted a text in quotes, got 5"),
         ('{"text": ["a"]}', "text", "got a list"),
         ('{"text": "a\\u0000b"}', "text", "has a NUL"),
@@ -291,6 +298,8 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a", "ref_text": "x", "ref_audio": "a\\u0000"}', "ref_audio", "has a NUL"),
         ('{"text": "a", "voice": "none.safetensors"}', "voice", "no such file"),
         ('{"text": "a", "voice": "model.safetensors"}', "voice", "not a voice file"),
+        ('{"text": "a", "voice": "clips"}', "voice", "a folder, not a voice file"),
+        ('{"text": "a", "recipe": "clips"}', "recipe", "clips: a folder, not a recipe: name a YAML file"),
         (
             '{"text": "a", "voice": "her.safetensors", "ref_text": "x", "ref_audio": "clips/a.wav"}',
             "voice",
@@ -394,7 +403,7 @@ def test_the_run_voice_is_for_lines_without_their_own(read, folder):
 
 def test_a_bad_run_voice_is_one_problem(problems):
     line, field, message = only(problems(jsonl({"text": "a"}, {"text": "b"}), voice="none.safetensors"))
-    assert (line, field) == (None, "voice") and message == "no such file: none.safetensors"
+    assert (line, field) == (None, "--voice") and message == "no such file: none.safetensors"
 
 
 # --- Languages ---
@@ -436,6 +445,27 @@ def test_references_that_will_serve_badly_are_warned_of(read, folder):
     told = [(int(line), field) for line, field in (w.split(":", 1)[1].split(": ")[:2] for w in manifest.warnings)]
     assert told == [(1, "ref_audio"), (1, "ref_text"), (2, "ref_text")]
     assert "40 s long" in manifest.warnings[0] and "are these the words in it?" in manifest.warnings[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ref_text", "doubted"),
+    [
+        (3.8, "The reference is a short and clear recording, with nothing else in it.", False),
+        (7.6, "The reference is a short and clear recording, with nothing else in it.", False),  # at half the pace
+        (3.8, "The", True),
+        (3.0, "Yes.", True),
+        (1.6, "Yes.", False),  # with some silence around it
+        (4.0, "Two slow words.", False),
+        (5.0, "我们今天去公园散步。", False),  # two syllables a second
+        (4.9, "我", True),
+        (5.0, "ありがとうございます。", False),
+        (4.0, "はい。", True),
+        (4.0, "नमस्ते दुनिया", False),
+    ],
+)
+def test_transcripts_far_too_short_are_doubted(seconds, ref_text, doubted):
+    fields = [field for field, _ in reference_doubts("a.wav", seconds, ref_text)]
+    assert fields == ["ref_text"] * doubted
 
 
 def test_warnings_are_told_once_with_a_count(read, folder):

@@ -195,7 +195,8 @@ def test_a_clip_too_large_alone_is_lost_alone(tts, either, fake_engine):
 
     fake_engine.before = before
     made = made_by(tts.stream(utterances))
-    assert made.pop("line-3") == "generation failed: CUDA out of memory."
+    error = made.pop("line-3")
+    assert error.startswith("line 4: text: generation failed: the GPU's memory is too small for it; lower audio_chunk")
     assert made == {f"line-{n}": None for n in (0, 1, 2, 4, 5)}
 
 
@@ -214,7 +215,8 @@ def test_clips_too_many_to_decode_are_halved(tts, threads, fake_engine, monkeypa
     assert made_by(tts.stream(lines(4))) == {f"line-{n}": None for n in range(4)}
     assert sizes[0] == 4 and 2 in sizes and sizes.count(1) >= 4
     monkeypatch.setattr(tts.codec, "decode_batch", lambda clips: fail(OUT_OF_MEMORY[0]))
-    assert made_by(tts.stream(lines(1))) == {"line-0": "CUDA out of memory."}
+    (error,) = made_by(tts.stream(lines(1), file="lines.jsonl")).values()
+    assert error.startswith("lines.jsonl:1: text: decoding failed: the GPU's memory is too small")
 
 
 def test_a_reference_without_room_beside_the_engine_waits_for_it(tts, either, fake_engine, monkeypatch):
@@ -280,7 +282,7 @@ def test_a_failure_in_a_stage_costs_its_line_alone(tts, either, fake_engine, mon
 
     fake_engine.before = before
     made = made_by(tts.stream(utterances))
-    assert made.pop("line-2").startswith("generation failed: ") and len(made) == 4
+    assert made.pop("line-2").startswith("line 3: text: generation failed: ") and len(made) == 4
 
 
 @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()], ids=lambda error: type(error).__name__)

@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from omnitts.clips import too_long
 from omnitts.manifest import read_utterances
 from omnitts.model.checkpoint import load_tokenizer, open_checkpoint
 from omnitts.model.duration import estimate_frames
-from omnitts.prepare import _fitted, derive_seed, plan_batches, plan_pieces, too_long, utterance_seed, windows
+from omnitts.prepare import derive_seed, plan_batches, plan_pieces, utterance_seed, windows
 from omnitts.recipe import Recipe
 
 LONG_TEXT = "One sentence follows another here, and each takes a few seconds. " * 14
@@ -102,21 +103,15 @@ def test_duration_is_kept_by_chunks_that_would_miss_it(tokenizer, reference, tex
     lengths = [p.target_frames for p in pieces]
     assert len(lengths) == chunks
     assert sum(lengths) == 25 * seconds and min(lengths) >= 1
-    assert not any(map(too_long, pieces))
+    assert not any(map(too_long, lengths))
     if reference is None:
         assert all(p.reference_frames == lengths[0] for p in pieces[1:])
 
 
-def test_fitting_keeps_proportions_and_a_frame_for_each():
-    assert _fitted([100, 200, 100], 40) == [10, 20, 10]
-    assert _fitted([1, 1, 10_000], 30) == [1, 1, 28]
-    assert _fitted([100, 104], 200) == [100, 104]
-    assert _fitted([201], 200) == [200]
-
-
 @pytest.mark.parametrize("text", ["...", "?!", "🎉", "\u0301", "\u200b"])
 def test_a_text_without_words_is_a_short_clip(tokenizer, text):
-    (piece,) = pieces_of(tokenizer, {"text": text})
+    (utterance,) = utterances({"text": "a"})
+    (piece,) = plan_pieces(tokenizer, [replace(utterance, text=text)], [None], [5])
     assert 1 <= piece.target_frames < 30
 
 
@@ -139,13 +134,6 @@ def test_awaited_chunks_run_before_all_else(tokenizer):
     assert sorted(ran) == sorted((piece.owner, piece.chunk) for piece in pieces)
     assert set(ran[:2]) == {(1, 0), (2, 0)}
     assert all(len(batch) == 1 or sum(p.positions for p in batch) <= 2000 for batch in batches)
-
-
-def test_what_cannot_be_split_is_refused(tokenizer):
-    (piece,) = pieces_of(tokenizer, {"text": "word " * 3000})
-    assert "add punctuation" in too_long(piece)
-    (piece,) = pieces_of(tokenizer, {"text": "word"})
-    assert too_long(piece) is None
 
 
 def test_windows_cover_all_in_order():

@@ -1,4 +1,5 @@
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,7 @@ def test_the_defaults_are_the_published_ones():
 
 def test_named_recipes_differ_from_the_default_as_they_say():
     recipes = named_recipes()
-    assert list(recipes) == ["default", "fast", "greedy", "quality"]
+    assert list(recipes) == ["default", "fast", "greedy", "quality", "turbo"]
     assert settings_of(recipes["fast"]) == PUBLISHED | {"num_step": 16}
     assert settings_of(recipes["quality"]) == PUBLISHED | {"num_step": 64}
     assert settings_of(recipes["greedy"]) == PUBLISHED | {"position_temperature": 0, "class_temperature": 0}
@@ -121,7 +122,9 @@ def test_paths_with_and_without_the_suffix(tmp_path, monkeypatch):
     assert load_recipe(tmp_path / "own.yml", folder="elsewhere").num_step == 5
     assert refusal(load_recipe, "none.yaml") == "none.yaml: no such recipe file"
     (tmp_path / "folder.yaml").mkdir()
-    assert "folder.yaml: cannot be read: Is a directory" in refusal(load_recipe, "folder.yaml")
+    assert "folder.yaml: a folder, not a recipe: name a YAML file" in refusal(load_recipe, "folder.yaml")
+    os.rename("folder.yaml", "folder")
+    assert refusal(load_recipe, "folder") == "folder: a folder, not a recipe: name a YAML file in it"
 
 
 @pytest.mark.parametrize("text", ["1e-1", "1E-1", "1.0e-1", ".1", "0.1", "+1e-1"])
@@ -217,13 +220,13 @@ def test_the_ends_of_a_range_are_in_it(load, line):
 def test_all_problems_of_a_file_are_told_together(load):
     message = refusal(load, "num_stepp: 1\nspeed: 99\nnum_step: 3\nnum_step: 4\ndescription: []\n")
     for part in (
-        "line 1: num_stepp: unknown key",
-        "line 2: speed: wanted",
-        "line 4: num_step: given twice, first on line 3",
-        "line 5: description: wanted a text",
+        "mine.yaml:1: num_stepp: unknown key",
+        "mine.yaml:2: speed: wanted",
+        "mine.yaml:4: num_step: given twice, first on line 3",
+        "mine.yaml:5: description: wanted a text",
     ):
         assert part in message
-    assert message.count("mine.yaml") == 1
+    assert message.count("; ") == 3 and message.count("mine.yaml") == 4
 
 
 @pytest.mark.parametrize(

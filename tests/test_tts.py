@@ -154,8 +154,9 @@ def test_whatever_breaks_costs_its_line_alone(tts, recording, monkeypatch, place
     made = {speech.id: speech for speech in tts.stream(utterances)}
     assert made["a"].error is None and made["a"].seconds > 0
     named = "" if isinstance(breakage, RuntimeError | InputError) else type(breakage).__name__
-    assert made["b"].error.startswith(named) and made["b"].audio is made["b"].codes is None
-    assert str(breakage) in made["b"].error
+    assert named in made["b"].error and str(breakage) in made["b"].error
+    assert made["b"].error.startswith(f"line 2: {'text' if module is omnitts.pipeline else 'ref_audio'}: ")
+    assert made["b"].audio is made["b"].codes is None
 
     breakage = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -175,9 +176,10 @@ def test_one_failure_costs_no_other(tts, mixed, monkeypatch):
     breaking.seed = omnitts.prepare.utterance_seed(bad)
     monkeypatch.setattr(omnitts.pipeline, "generate", breaking)
     made = list(tts.stream(mixed))
-    assert {speech.id: speech.error for speech in made if speech.error} == {bad.id: "generation failed: out of memory"}
+    ((name, error),) = ((speech.id, speech.error) for speech in made if speech.error)
+    assert name == bad.id and error.startswith("line 8: text: generation failed: out of memory; run this line again")
     assert sorted(speech.id for speech in made) == sorted(utterance.id for utterance in mixed)
-    with pytest.raises(omnitts.SynthesisError, match="line-7") as caught:
+    with pytest.raises(omnitts.SynthesisError, match=r"^line-7: items:1: text: generation failed") as caught:
         tts.synthesize([{"id": "line-7", "text": bad.text}, {"id": "fine", "text": "Hello."}], num_step=2)
     failed, made = caught.value.results
     assert failed.error and failed.audio is None
@@ -189,18 +191,35 @@ def test_audio_that_is_not_finite_or_empty_is_an_error(tts, monkeypatch):
     for wave, reason in ((np.full(9600, np.nan, np.float32), "not finite"), (np.zeros(9600, np.float32), "silence")):
         monkeypatch.setattr(type(tts.codec), "decode", lambda self, codes, wave=wave: wave)
         (speech,) = tts.stream(utterances)
-        assert reason in speech.error and speech.audio is None and speech.seconds == 0
+        assert (
+            reason in speech.error and "another seed" in speech.error and speech.audio is None and speech.seconds == 0
+        )
+
+
+class Frame(list):
+    columns = ("text",)
 
 
 def test_bad_items_are_told_before_any_work(tts):
     with pytest.raises(InputError, match="text"):
         tts.synthesize(["Hello.", "  "])
+    for wordless in ("...!?", "♪"):
+        with pytest.raises(InputError, match=r"^items:2: text: .* has nothing to say"):
+            tts.synthesize(["Hello.", wordless])
+    for blank in ("", "...", None):
+        with pytest.raises(InputError, match=r"^text: wanted the words spoken in the recording"):
+            tts.encode_voice("a.wav", blank)
     with pytest.raises(InputError, match="num_stepp"):
         tts.synthesize(["Hello."], num_stepp=3)
     with pytest.raises(InputError, match=r"^items:2: wanted a text or a mapping with one, got 5$"):
         tts.synthesize(["Hello.", 5])
-    with pytest.raises(TypeError, match="not iterable"):
-        tts.synthesize(5)
+    for nothing in (None, 5, b"Hello.", Frame()):
+        with pytest.raises(InputError, match=r"^items: wanted a text, a mapping with one, or a list of these, got "):
+            tts.synthesize(nothing)
+    with pytest.raises(InputError, match=r"^items:2: id: 'a' is the id of item 1 too"):
+        tts.synthesize([{"id": "a", "text": "Hello."}] * 2)
+    with pytest.raises(InputError, match=r"^ref_audio: wanted a path, got nothing"):
+        tts.encode_voice(None, "Hello.")
     with pytest.raises(InputError, match="recipe: wanted a recipe's name or file, got a mapping"):
         tts.synthesize(["Hello."], recipe={"num_step": 3})
     with pytest.raises(InputError, match="precision: bfloat16, but the model was loaded in float32"):

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from omnitts.clips import too_long
 from omnitts.engine import Batch, Generated, Request, as_of, choose, schedule_steps
 from omnitts.errors import InputError, counted
 from omnitts.manifest import Utterance
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import commit
 from omnitts.model.voice import Voice
-from omnitts.prepare import Piece, plan_pieces, too_long, utterance_seed
+from omnitts.prepare import Piece, plan_pieces, utterance_seed
 from omnitts.sampler.reference import guided_scores
 from omnitts.tts import TTS, dtype_name
 
@@ -111,7 +112,7 @@ def _prepared(tts: TTS, utterances: Sequence[Utterance]) -> tuple[list[Piece], l
     voices = [tts.voice_of(utterance) for utterance in utterances]
     pieces = plan_pieces(tts.tokenizer, utterances, voices, [utterance_seed(utterance) for utterance in utterances])
     for piece in pieces:
-        if why := too_long(piece):
+        if why := too_long(piece.target_frames):
             raise InputError(why, line=utterances[piece.owner].line)
     return pieces, voices
 

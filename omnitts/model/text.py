@@ -6,6 +6,7 @@ whatever surrounds it.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ _BLANKS = re.compile(r"[ \t]+")
 # A match may only start at the head of a run: otherwise a long run is scanned again from each space.
 _SPACES_BESIDE_CJK = re.compile(rf"(?<={_CJK})\s+|(?<!\s)\s+(?={_CJK})")
 _ASCII_PARENTHESES = str.maketrans("（）", "()")
+# Letters by their category, but nothing to hear: a tatweel, and Hangul fillers, which stand for blanks.
+_LETTER_OR_DIGIT = re.compile(r"[^\W_\u0640\u115f\u1160\u3164\uffa0]")
 _TAG = re.compile(rf"(\[(?:{'|'.join(TAGS)})\])")
 _CONTROL_TOKEN = re.compile(r"<\|(?=\w+\|>)")
 
@@ -40,6 +43,13 @@ _ENCODE_AT_ONCE = 8192
 def has_cjk(text: str) -> bool:
     """Whether `text` holds a CJK ideograph (U+4E00..U+9FFF)."""
     return _HAS_CJK.search(text) is not None
+
+
+def has_words(text: str) -> bool:
+    """Whether there is anything to speak: a letter or a digit of any script, or a tag, which is spelled with some."""
+    if _LETTER_OR_DIGIT.search(text):
+        return True
+    return _LETTER_OR_DIGIT.search(unicodedata.normalize("NFKC", text)) is not None  # one of several, such as a ℃
 
 
 def normalize_text(text: str) -> str:

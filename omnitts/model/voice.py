@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from os import PathLike
 
@@ -20,6 +21,7 @@ CODEBOOK_SIZE = 1024
 
 FORMAT = "omnitts-voice"
 VERSION = 1
+_MAKE_ONE = "`omnitts voice create` makes one of a recording"
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ def load_voice(path: str | PathLike) -> Voice:
     """Read a voice that `save_voice` wrote; raises InputError for anything else."""
     from safetensors import SafetensorError, safe_open
 
+    if os.path.isdir(path):
+        raise InputError(f"a folder, not a voice file: {path}; {_MAKE_ONE}")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -133,14 +137,14 @@ def load_voice(path: str | PathLike) -> Voice:
     except FileNotFoundError as error:
         raise InputError(f"no such file: {path}") from error
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a dtype that numpy lacks
-        raise InputError(f"not a voice file, or a damaged one: {path} ({error})") from error
+        raise InputError(f"not a voice file, or a damaged one: {path} ({error}); {_MAKE_ONE}") from error
     _check_codes(codes, path)
     return Voice(codes, metadata["text"], _parse_rms(metadata["rms"], path), metadata["codec"])
 
 
 def _check_metadata(metadata: dict[str, str], path: str | PathLike) -> None:
     if metadata.get("format") != FORMAT:
-        raise InputError(f"a safetensors file, but not a voice file: {path}")
+        raise InputError(f"a safetensors file, but not a voice file: {path}; {_MAKE_ONE}")
     version = metadata.get("version", "")
     if version != str(VERSION):
         raise InputError(

@@ -9,6 +9,7 @@ from omnitts.model.text import (
     build_prompt_text,
     encode_prompts,
     has_cjk,
+    has_words,
     normalize_text,
 )
 
@@ -39,6 +40,25 @@ def encode_prompt(tokenizer, text: str, **style) -> list[int]:
 def text_of(segments: list[str]) -> str:
     """The words of a prompt, without its style and the tokens that enclose them."""
     return "".join(segments[1:]).removeprefix("<|text_start|>").removesuffix("<|text_end|>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a", "5", "½", "Ⅷ", "①", "٣", "你", "はい", "नि", "ဪ", "ก็", "ѝ", "ʻ", "ⓗ", "㍿", "℃", "1️⃣", "𞤀"),
+        *("[laughter]", "... [sigh]", "[B EY1 S]", "<|text_end|>"),
+    ],
+)
+def test_what_has_words(text):
+    assert has_words(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "...!?", "♪", "🎉", "❤️", "👩‍👧", "🇩🇪", "_", "—", "()", "[]", "。。。", "\u0301", "\u200b", "\u3164", "ـ"],
+)
+def test_what_has_none(text):
+    assert not has_words(text)
 
 
 @pytest.mark.parametrize("index", PROMPTS)

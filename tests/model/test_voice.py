@@ -158,5 +158,5 @@ def test_bad_files(tmp_path):
             load_voice(tmp_path / name)
     with pytest.raises(InputError, match="no such file"):
         load_voice(tmp_path / "missing")
-    with pytest.raises(InputError, match="not a voice file"):
+    with pytest.raises(InputError, match=r"a folder, not a voice file: .*omnitts voice create. makes one"):
         load_voice(tmp_path)

@@ -501,7 +501,7 @@ def test_plan_is_what_synth_runs(run, manifest, recording, tmp_path, checkpoint_
 def test_recipes(run):
     code, printed, _ = run("recipes")
     assert code == 0
-    assert [line.split()[0] for line in printed.splitlines()] == ["default", "fast", "greedy", "quality"]
+    assert [line.split()[0] for line in printed.splitlines()] == ["default", "fast", "greedy", "quality", "turbo"]
     code, printed, _ = run("recipes", "show", "fast", "--set", "seed=3")
     assert code == 0 and "num_step: 16" in printed and "seed: 3" in printed
     assert run("recipes", "show", "fsat")[0] == 2

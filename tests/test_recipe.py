@@ -337,7 +337,7 @@ def test_digest_does_not_change_between_versions_or_processes():
 # --- Printing ---
 
 
-@pytest.mark.parametrize("name", ["default", "fast", "quality", "greedy"])
+@pytest.mark.parametrize("name", ["default", "fast", "quality", "greedy", "turbo"])
 def test_dump_yaml_loads_back(load, name):
     recipe = with_settings(load_recipe(name), {"t_shift": 1e-7, "seed": 2**63 - 1})
     text = dump_yaml(recipe)

@@ -140,9 +140,10 @@ manifest_options = _options(
 
 model_option = click.option(
     "--model",
-    metavar="FOLDER|HUB_ID",
+    metavar="FOLDER|HUB_ID|NAME",
     callback=_not_blank,
-    help="Checkpoint: a folder, or a hub id such as k2-fsa/OmniVoice. Default: the bundled one.",
+    help="Checkpoint: a folder, a hub id such as k2-fsa/OmniVoice, or a bundled one: mini, small and English, or "
+    "noise, random weights for tests.  [default: mini]",
 )
 
 device_option = click.option(

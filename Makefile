@@ -1,6 +1,7 @@
 # make demo   set all up and voice examples/manifest.jsonl into wavs/
 # make test   set all up and run the tests
 # make lint   style: ruff check and ruff format
+# make checkpoint   write omnitts/checkpoints/noise anew: random weights, for tests
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The bundled checkpoint, again from its seed: the same bytes.
+# noise is random weights from a seed: the same bytes each time. The default checkpoint, mini, was trained: training/.
 checkpoint: $(VENV)/.installed
 	$(BIN)/python scripts/make_random_checkpoint.py omnitts/checkpoints/noise
 

@@ -38,8 +38,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     except InputError as error:
         _complain(error)
         return EXIT_BAD_INPUT
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return EXIT_BAD_INPUT
+    except click.ClickException as error:
+        _complain(_in_one_line(error))
         return EXIT_BAD_INPUT
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
@@ -48,6 +51,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         click.echo(f"error: {InputError(error.strerror or str(error), file=error.filename)}", err=True)
         close_stdout()
         return EXIT_FAILED
+
+
+def _in_one_line(error: click.ClickException) -> InputError:
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f"; see `{context.command_path} --help`"
+    return InputError(error.format_message().rstrip(".") + hint)
 
 
 def _complain(error: InputError) -> None:
@@ -135,9 +144,10 @@ manifest_options = _options(
 
 model_option = click.option(
     "--model",
-    metavar="FOLDER|HUB_ID",
+    metavar="FOLDER|HUB_ID|NAME",
     callback=_not_blank,
-    help="Checkpoint: a folder, or a hub id such as k2-fsa/OmniVoice. Default: the bundled one.",
+    help="Checkpoint: a folder, a hub id such as k2-fsa/OmniVoice, or a bundled one: mini, small and English, or "
+    "noise, random weights for tests.  [default: mini]",
 )
 
 device_option = click.option(
@@ -189,7 +199,7 @@ positions_option = click.option(
     is_flag=True,
     help="Say at the end where the time went and how full the batches were, also in DIR/summary.json.",
 )
-@click.option("--quiet", is_flag=True, help="No progress bar and no notes; warnings and errors still go to stderr.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes; warnings and errors still go to stderr.")
 def synth(
     manifest: str,
     recipe: str,
@@ -226,7 +236,7 @@ def synth(
 
     from omnitts import job, tts
     from omnitts.files import check_folder
-    from omnitts.model.checkpoint import open_checkpoint, resolve_model
+    from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.prepare import check_voices
 
     output = job.Output(Path(out), format, save_codes)
@@ -245,9 +255,12 @@ def synth(
         speaker,
         lines.utterances,
         output,
-        asked={"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
+        asked={
+            **{"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
+            "model": DEFAULT_MODEL if model is None else model,
+        },
         max_positions=max_positions,
-        progress=job.Bar(len(lines.utterances), quiet=quiet),
+        progress=job.reporter(len(lines.utterances), quiet=quiet),
         log_stats=log_stats,
     )
     if not quiet or totals.failed or totals.interrupted:

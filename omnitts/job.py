@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -23,6 +23,7 @@ from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
+from omnitts.pipeline import Progress
 from omnitts.recipe import digest
 from omnitts.speech import Speech
 from omnitts.stats import Stats
@@ -30,6 +31,7 @@ from omnitts.tts import TTS, dtype_name
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
+LOG_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def run_job(
     *,
     asked: Mapping[str, Any],
     max_positions: int | None,
-    progress: "Bar",
+    progress: "Reporter",
     log_stats: bool = False,
 ) -> Totals:
     """Voices all utterances into the output folder.
@@ -199,7 +201,6 @@ def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) ->
         "wall_seconds": round(totals.wall_seconds, 3),
         "real_time_factor": None if factor is None else round(factor, 4),
         "started": started.isoformat(timespec="seconds"),
-        "model": str(tts.checkpoint.path),
         "model_digest": tts.checkpoint.digest,
         "device": str(tts.device),
         "dtype": dtype_name(tts.dtype),
@@ -223,17 +224,83 @@ class _SecondsBar(tqdm):
         return values
 
 
+class Reporter(Progress, Protocol):
+    """Shows a run's progress on stderr."""
+
+    def finished(self, totals: Totals) -> None:
+        """An utterance ended."""
+
+    def close(self) -> None: ...
+
+
+def reporter(utterances: int, *, quiet: bool) -> Reporter:
+    """A bar on a terminal; elsewhere, as in a log file, a line now and then; nothing when quiet."""
+    if quiet or sys.stderr.isatty():
+        return Bar(utterances, quiet=quiet)
+    return Log(utterances)
+
+
+class Goal:
+    """Seconds of audio to make: what comes after the planned windows is taken to be like what has been seen."""
+
+    def __init__(self, utterances: int):
+        self._utterances = utterances
+        self._planned_utterances = 0
+        self._planned_seconds = 0.0
+
+    def planned(self, utterances: int, frames: int) -> float:
+        self._planned_utterances += utterances
+        self._planned_seconds += frames / FRAME_RATE
+        return self._planned_seconds * self._utterances / self._planned_utterances
+
+
+class Log:
+    """Progress for a file: plain lines, LOG_SECONDS apart, and none in a short run."""
+
+    def __init__(self, utterances: int):
+        self._goal = Goal(utterances)
+        self._total = 0.0
+        self._done = 0.0
+        self._factor = ""
+        self._start = self._told = time.monotonic()
+
+    def prepared(self, utterances: int, of: int) -> None:
+        if utterances < of:
+            self._tell(f"references {utterances} of {of}")
+
+    def planned(self, utterances: int, frames: int) -> None:
+        self._total = self._goal.planned(utterances, frames)
+
+    def advanced(self, frames: float) -> None:
+        self._done = min(self._done + frames / FRAME_RATE, self._total)
+        if self._done:
+            elapsed = time.monotonic() - self._start
+            left = tqdm.format_interval(elapsed * (self._total - self._done) / self._done)
+            self._tell(f"{self._done:.0f} of {self._total:.0f} s of audio{self._factor}, {left} left")
+
+    def finished(self, totals: Totals) -> None:
+        if totals.audio_seconds:
+            self._factor = f", real-time factor {(time.monotonic() - self._start) / totals.audio_seconds:.3f}"
+
+    def close(self) -> None:
+        pass
+
+    def _tell(self, message: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= LOG_SECONDS:
+            self._told = now
+            with stderr_lock:
+                print(f"progress: {message}", file=sys.stderr, flush=True)
+
+
 class Bar:
     """The progress bar: seconds of audio made, of those to make, with the running real-time factor."""
 
     def __init__(self, utterances: int, *, quiet: bool):
-        self._utterances = utterances
-        self._planned_utterances = 0
-        self._planned_seconds = 0.0
+        self._goal = Goal(utterances)
         self._bar = _SecondsBar(
             disable=quiet,
             dynamic_ncols=True,
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # a log file wants a line now and then
             bar_format="{l_bar}{bar}| {done}/{all} s of audio [{elapsed}<{remaining}{postfix}]",
         )
         self._start = time.monotonic()
@@ -244,10 +311,7 @@ class Bar:
         self._bar.update(0)
 
     def planned(self, utterances: int, frames: int) -> None:
-        """A window was planned; what comes after it is taken to be like what has been seen."""
-        self._planned_utterances += utterances
-        self._planned_seconds += frames / FRAME_RATE
-        self._bar.total = self._planned_seconds * self._utterances / self._planned_utterances
+        self._bar.total = self._goal.planned(utterances, frames)
         self._bar.refresh()
 
     def advanced(self, frames: float) -> None:

@@ -165,15 +165,17 @@ def _open(source: str, checker: "_Checker") -> AbstractContextManager[IO[bytes]]
 # --- The three forms: a line to a record -----------------------------------------------------------------
 
 
+_FORMS = "a manifest is .jsonl (a JSON object a line), .txt (a text a line) or .lst (id|ref_text|ref_audio|text a line)"
+
+
 def _parser(suffix: str, first_line: str, checker: "_Checker") -> Callable[[str], dict[str, Any]]:
     """The form of a file: by its suffix, or by its first line when the suffix says nothing."""
     first = first_line.strip()
+    if suffix in (".csv", ".tsv"):
+        raise checker.fatal(f"a table of columns, which is not read: turn its rows into JSON Lines; {_FORMS}")
     parse = _PARSERS.get(suffix, _json_record if first[0] in "{[" else None)
     if parse is None:
-        raise checker.fatal(
-            "neither .jsonl (a JSON object a line) nor .txt (a text a line) nor .lst "
-            "(id|ref_text|ref_audio|text a line): rename it to what it is"
-        )
+        raise checker.fatal(f"of no known form: rename it to what it is; {_FORMS}")
     if parse is _json_record and (first == "{" or first[0] == "["):
         raise checker.fatal("one JSON document, not a JSON object on each line: `jq -c` can convert it")
     return parse
@@ -217,6 +219,20 @@ def _lst_record(line: str) -> dict[str, Any]:
 
 
 _PARSERS = {".jsonl": _json_record, ".json": _json_record, ".txt": _text_record, ".lst": _lst_record}
+
+
+# How files begin that are taken for a manifest by mistake.
+_OTHER_KINDS = (
+    (rb"RIFF....WAVE|fLaC\0|OggS\0|ID3[\x02-\x04]|\xff[\xf2\xf3\xfa\xfb]|FORM....AIF[FC]", "an audio file"),
+    (rb"PK\x03\x04", "a spreadsheet or a ZIP archive"),
+    (rb"\x1f\x8b", "a compressed file, to be unpacked first"),
+    (rb".{4}\0{4}\{", "a safetensors file"),
+)
+
+
+def _other_kind(start: bytes) -> str | None:
+    """What a file is that begins so, when it is surely no text."""
+    return next((kind for pattern, kind in _OTHER_KINDS if re.match(pattern, start, re.DOTALL)), None)
 
 
 # --- Fields: a value as JSON gives it to what an utterance holds ------------------------------------------
@@ -265,15 +281,11 @@ def _file_name(value: object) -> str:
 
 
 def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InputError(f"wanted seconds, a number above 0, got {shown(value)}")
-    if value * FRAME_RATE < 1:
-        raise InputError(f"{shown(value)} s is less than one frame, which is {1 / FRAME_RATE:g} s")
+    wanted = f"wanted seconds, a number from {1 / FRAME_RATE:g} to {MAX_DURATION:g}, got {shown(value)}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value * FRAME_RATE >= 1:
+        raise InputError(wanted)
     if value > MAX_DURATION:
-        raise InputError(
-            f"{shown(value)} s: a single clip over 10 minutes is refused; leave duration out and long text "
-            "is split into chunks"
-        )
+        raise InputError(f"{wanted}; leave duration out, and long text is made in chunks")
     return float(value)
 
 
@@ -378,6 +390,8 @@ class _Checker:
         """The lines that are not blank, one at a time, without the space at their ends."""
         raw_lines = iter(lambda: self.read_line(stream), b"")
         for self.line, raw in enumerate(raw_lines, 1):
+            if self.line == 1 and (other := _other_kind(raw)):
+                raise self.fatal(f"looks like {other}, not a manifest; {_FORMS}")
             if len(raw) == MAX_LINE_BYTES:
                 raise self.fatal(f"a line of over {MAX_LINE_BYTES >> 20} MiB: this is no manifest")
             try:

@@ -2,8 +2,8 @@
 
     python scripts/make_random_checkpoint.py OUT [--shapes tiny|omnivoice] [--seed 0]
 
-`tiny` is what comes with the package, for tests and first steps; `omnivoice` has the sizes of the published model
-(3.3 GB), for measuring speed. The same seed gives the same files, byte for byte.
+`tiny` makes `noise`, which comes with the package for tests (the default checkpoint is `mini`); `omnivoice` has the
+sizes of the published model (3.3 GB), for measuring speed. The same seed gives the same files, byte for byte.
 """
 
 import argparse

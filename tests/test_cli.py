@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -100,12 +101,13 @@ def test_synth_writes_all_its_files(run, manifest, recording, tmp_path, checkpoi
     assert summary["audio_seconds"] == pytest.approx(sum(line["seconds"] for line in results.values()), abs=0.01)
     assert summary["real_time_factor"] > 0 and summary["device"] == "cpu" and summary["dtype"] == "float32"
     assert summary["versions"]["torch"]
-    asked = {key: summary[key] for key in ("manifest", "recipe", "settings", "voice", "format")}
+    asked = {key: summary[key] for key in ("manifest", "recipe", "settings", "voice", "model", "format")}
     assert asked == {
         "manifest": str(path),
         "recipe": "default",
         "settings": ["num_step=2"],
         "voice": None,
+        "model": str(checkpoint_dir),
         "format": "wav",
     }
 
@@ -131,6 +133,7 @@ def test_the_bundled_checkpoint_says_what_it_is(run, manifest, tmp_path):
     code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", *FAST)
     assert code == 0 and "mini" in said and "k2-fsa/OmniVoice" in said
     assert (tmp_path / "o" / "000001.wav").exists()
+    assert json.loads((tmp_path / "o" / "summary.json").read_text())["model"] == "mini"
 
 
 def test_a_reference_that_breaks_later_costs_no_other(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
@@ -395,6 +398,35 @@ def test_bad_options_are_refused(run, manifest, tmp_path, options, told):
     code, _, said = run("synth", manifest({"text": "Hi."}), "--out", tmp_path / "o", *options)
     assert code == 2 and told in said
     assert not (tmp_path / "o" / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["synth", "a.jsonl"], "error: Missing option '--out'; see `omnitts synth --help`"),
+        (["synth", "a.jsonl", "--out", "o", "--no-such"], "No such option"),
+        (["synth", "a.jsonl", "--out", "o", "--format", "aiff"], "see `omnitts synth --help`"),
+        (["recipes", "show"], "see `omnitts recipes show --help`"),
+        (["sinth"], "see `omnitts --help`"),
+    ],
+)
+def test_usage_errors_are_one_line(run, arguments, told):
+    code, printed, said = run(*arguments)
+    assert (code, printed, said.count("\n")) == (2, "", 1)
+    assert said.startswith("error: ") and told in said
+
+
+def test_a_log_gets_no_bar_but_a_line_now_and_then(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import job
+
+    path = manifest(*({"text": "Hello there."} for _ in range(3)))
+    common = ["synth", path, "--out", tmp_path, "--model", checkpoint_dir, "--max-positions", 1, *FAST]
+    assert run(*common)[2].startswith("3 of 3 written to ")
+    monkeypatch.setattr(job, "LOG_SECONDS", 0)
+    *progress, last = run(*common)[2].splitlines()
+    assert last.startswith("3 of 3 written to ") and "%" not in "".join(progress)
+    assert re.fullmatch(r"progress: \d of 4 s of audio, real-time factor [\d.]+, 00:0\d left", progress[-1])
+    assert run(*common, "--quiet")[2] == ""
 
 
 def test_an_out_folder_that_cannot_be_is_refused(run, manifest, tmp_path):

@@ -136,8 +136,15 @@ def test_line_ends_blank_lines_and_byte_order_mark(read):
 def test_the_form_of_other_suffixes_is_seen_in_the_first_line(read, problems):
     assert read('\n {"text": "a"}\n', "list.manifest").utterances[0].text == "a"
     assert read('{"text": "a"}', "LIST.JSON").utterances[0].text == "a"
-    message = only(problems("Hello.\n", "list.csv"))[2]
+    message = only(problems("Hello.\n", "list.text"))[2]
     assert ".jsonl" in message and ".txt" in message and ".lst" in message
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".CSV"])
+@pytest.mark.parametrize("content", ["id,text\na,Hello.\n", '{"text": "a"}\n'])
+def test_tables_are_refused_by_their_name(problems, suffix, content):
+    line, _, message = only(problems(content, "list" + suffix))
+    assert line == 1 and "a table of columns, which is not read" in message and ".jsonl" in message
 
 
 def test_standard_input_is_json_lines(folder, monkeypatch):
@@ -201,13 +208,25 @@ def test_limit_stops_the_reading(read):
         ('\n{\n"text": "a"\n}', 2, "one JSON document"),
         ('{"text": "a"}'.encode("utf-16-le"), 1, "has NUL bytes, as UTF-16 does"),
         ('{"text": "a"}'.encode("utf-16"), 1, "not UTF-8 (byte 0xff at column 1)"),
-        (b"\x1f\x8b\x08\x00\n\x99\n\x98\n", 1, "not UTF-8"),
+        (b"\x1f\x8b\x08\x00\n\x99\n\x98\n", 1, "a compressed file, to be unpacked"),
+        (b"RIFF\x24\x08\0\0WAVEfmt ", 1, "looks like an audio file, not a manifest; a manifest is .jsonl"),
+        (b"fLaC\0\0\0\x22", 1, "an audio file"),
+        (b"\xff\xfb\x90\x64\n", 1, "an audio file"),
+        (b"PK\3\4\x14\0", 1, "a spreadsheet or a ZIP"),
+        (b"\x60\0\0\0\0\0\0\0{", 1, "a safetensors file"),
+        (b"\x99\n\x98\n", 1, "not UTF-8"),
         (b'{"text": "' + b"a" * (1 << 24) + b'"}', 1, "over 16 MiB"),
     ],
 )
 def test_one_problem_for_a_file_that_is_no_manifest(problems, content, line, wanted):
     problem = only(problems(content))
     assert problem[0] == line and wanted in problem[2]
+
+
+def test_texts_that_begin_as_other_files_do(read):
+    texts = ["RIFF and WAVE are words.", "fLaC too.", "PK and ID3."]
+    for text in texts:
+        assert read(text, "list.txt").utterances[0].text == text
 
 
 def test_missing_file_and_folder(folder):
@@ -257,14 +276,15 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a", "instruct": "femal"}', "instruct", "'female'"),
         ('{"text": "a", "instruct": ["female"]}', "instruct", "got a list"),
         ('{"text": "a", "instruct": "male, female"}', "instruct", "gender"),
-        ('{"text": "a", "duration": 0}', "duration", "wanted seconds, a number above 0, got 0"),
-        ('{"text": "a", "duration": -1.5}', "duration", "got -1.5"),
+        ('{"text": "a", "duration": 0}', "duration", "wanted seconds, a number from 0.04 to 600, got 0"),
+        ('{"text": "a", "duration": -1.5}', "duration", "from 0.04 to 600, got -1.5"),
+        ('{"text": "a", "duration": 0.039}', "duration", "from 0.04 to 600, got 0.039"),
         ('{"text": "a", "duration": "3"}', "duration", "got '3'"),
         ('{"text": "a", "duration": true}', "duration", "got true"),
         ('{"text": "a", "duration": NaN}', "duration", "got nan"),
-        ('{"text": "a", "duration": 600.5}', "duration", "over 10 minutes is refused; leave duration out"),
-        ('{"text": "a", "duration": Infinity}', "duration", "over 10 minutes"),
-        ('{"text": "a", "duration": 1' + "0" * 400 + "}", "duration", "an enormous number s: a single"),
+        ('{"text": "a", "duration": 600.5}', "duration", "from 0.04 to 600, got 600.5; leave duration out"),
+        ('{"text": "a", "duration": Infinity}', "duration", "got inf; leave duration out"),
+        ('{"text": "a", "duration": 1' + "0" * 400 + "}", "duration", "got an enormous number; leave"),
         ('{"text": "a", "speed": 0.05}', "speed", "wanted a number from 0.1 to 10, got 0.05"),
         ('{"text": "a", "speed": "fast"}', "speed", "got 'fast'"),
         ('{"text": "a", "seed": -1}', "seed", "wanted a whole number from 0 to 9223372036854775807"),
@@ -369,7 +389,7 @@ def test_all_problems_are_told_in_order(read, folder):
         (path, 3, "duration"),
         (path, 4, None),
     ]
-    assert str(caught.value).split("\n")[4] == f"{path}:3: duration: wanted seconds, a number above 0, got -1"
+    assert str(caught.value).split("\n")[4] == f"{path}:3: duration: wanted seconds, a number from 0.04 to 600, got -1"
     assert "not UTF-8 (byte 0xff at column 11)" in str(caught.value)
 
 

@@ -13,7 +13,7 @@ import torch
 from omnitts.bench import busy
 from omnitts.bench.corpus import write_corpus
 from omnitts.errors import counted
-from omnitts.job import SUMMARY, Bar, Output, Totals, run_job
+from omnitts.job import SUMMARY, Output, Totals, reporter, run_job
 from omnitts.manifest import read_manifest
 from omnitts.recipe import Recipe
 from omnitts.tts import TTS, dtype_name
@@ -117,7 +117,7 @@ def _run(tts: TTS, manifest: Path, recipe: Recipe, max_positions: int, *, log_st
         output,
         asked={"manifest": lines.name, "recipe": recipe.name},
         max_positions=max_positions,
-        progress=Bar(len(lines.utterances), quiet=not log_stats),
+        progress=reporter(len(lines.utterances), quiet=not log_stats),
         log_stats=log_stats,
     )
     if totals.interrupted:

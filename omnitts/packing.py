@@ -41,21 +41,6 @@ def pack(target_frames: Sequence[int], positions: Sequence[int], max_positions: 
     return batches
 
 
-def similar(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Groups items to be padded to the longest of their group; returns lists of item indices.
-
-    The longest of a group is at most an eighth longer than its shortest, and a group with its padding adds up to at
-    most `most`, unless it is a single item.
-    """
-    groups: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        longest = lengths[groups[-1][0]] if groups else 0
-        if not groups or 8 * longest > 9 * lengths[i] or longest * (len(groups[-1]) + 1) > most:
-            groups.append([])
-        groups[-1].append(i)
-    return groups
-
-
 def halves(sizes: Sequence[int]) -> int:
     """Where to cut a list of two items or more for two parts of about equal size: how many the first one has."""
     before_half = sum(2 * used < sum(sizes) for used in accumulate(sizes))

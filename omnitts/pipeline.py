@@ -22,7 +22,7 @@ from omnitts.clips import too_long
 from omnitts.engine import Request, costs, generate, release
 from omnitts.errors import InputError, reason
 from omnitts.manifest import Utterance
-from omnitts.model.decoding import decode_groups
+from omnitts.model.decoding import decode_padding
 from omnitts.model.voice import Voice
 from omnitts.packing import halves
 from omnitts.prepare import Piece, plan_batches, plan_pieces, utterance_seed, windows
@@ -322,9 +322,7 @@ class Pipeline:
             failure, too_large = reason(error), out_of_memory(error)
         else:
             frames = [clip.shape[-1] for clip in clips]
-            groups = decode_groups(frames, codec.device)
-            padded = sum(len(group) * max(frames[i] for i in group) for group in groups)
-            self.stats.add(decoded_frames=sum(frames), padded_frames=padded - sum(frames))
+            self.stats.add(decoded_frames=sum(frames), padded_frames=decode_padding(frames, codec.device))
             return waves
         if len(clips) == 1:
             if not too_large:

@@ -33,7 +33,7 @@ class Stats:
     step_positions: int = 0  # of all steps, where rows have shapes (`steps.Engine`)
     step_padding: int = 0  # besides, up to the shapes
     decoded_frames: int = 0
-    padded_frames: int = 0  # decoded besides, to make the clips of a group equally long
+    padded_frames: int = 0  # decoded besides, between clips and behind them
     splits: int = 0  # batches that were halved, as memory ran out
     max_positions: int | None = None  # most positions in a batch after that
     _lock: Any = field(default_factory=Lock, repr=False, compare=False)

@@ -1,7 +1,7 @@
 """Cases in which the packed model, its kernels and its loop agree with the plain ones: in Triton's interpreter, where
 they need a process of their own, and on a GPU.
 
-    TRITON_INTERPRET=1 python -m tests.packed_cases cpu kernels attention reveal loop
+    TRITON_INTERPRET=1 python -m tests.packed_cases cpu kernels attention reveal loop snake
 """
 
 import sys
@@ -19,7 +19,9 @@ from omnitts.model.attention import PlainAttention, TiledAttention
 from omnitts.model.backbone import rotate
 from omnitts.model.canvas import RankingParams, commit, rank_scores, top_cells
 from omnitts.model.checkpoint import load_model, open_checkpoint
+from omnitts.model.decoding import Row
 from omnitts.model.reveal import reveal
+from omnitts.model.snake import silent_snake
 from omnitts.model.tiled_attention import rows_of_a_tile, tiled_attention
 from omnitts.recipe import Recipe
 from omnitts.sampler import rows_to_requests
@@ -165,6 +167,17 @@ def check_loop(device: str) -> None:
     assert shown < costs["step_positions"] + costs["step_padding"] < 6 * shown
 
 
+def check_snake(device: str) -> None:
+    """DAC's activation in one pass is its formula, and silence between clips."""
+    row = Row([3, 40], device)
+    x, alpha = torch.randn(1, 3, 2 * row.frames, device=device), torch.tensor([0.5, 1.0, 3.0], device=device)
+    for dtype in (torch.float32, torch.bfloat16):
+        given = x.to(dtype)
+        expected = given.float() + torch.sin(alpha.view(1, 3, 1) * given.float()).square() / alpha.view(1, 3, 1)
+        row.silence(expected, 2)
+        torch.testing.assert_close(silent_snake(given, alpha.to(dtype), row.sound), expected.to(dtype))
+
+
 def check_precision(device: str) -> None:
     """The bench sees through either engine: the same model differs from itself by rounding only."""
     speaker = load_checkpoint(open_checkpoint(CHECKPOINT), torch.device(device), torch.float32)
@@ -183,6 +196,7 @@ CASES = {
     "attention": check_attention,
     "reveal": check_reveal,
     "loop": check_loop,
+    "snake": check_snake,
     "precision": check_precision,
 }
 

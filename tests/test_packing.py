@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnitts.packing import halves, pack, similar
+from omnitts.packing import halves, pack
 
 items = st.lists(st.tuples(st.integers(1, 800), st.integers(0, 500)), max_size=60)
 
@@ -33,16 +33,6 @@ def test_what_is_left_of_a_batch_is_filled_by_the_largest_that_fits():
 
 def test_an_item_over_the_budget_runs_alone():
     assert pack([5, 500, 5], [10, 1000, 10], 50) == [[1], [0, 2]]
-
-
-@given(st.lists(st.integers(1, 800), max_size=60), st.integers(1, 3000))
-def test_groups_are_of_similar_length(lengths, most):
-    groups = similar(lengths, most)
-    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
-    for group in groups:
-        longest, shortest = max(lengths[i] for i in group), min(lengths[i] for i in group)
-        assert 8 * longest <= 9 * shortest
-        assert len(group) == 1 or longest * len(group) <= most
 
 
 @given(st.lists(st.integers(1, 800), min_size=2, max_size=60))

@@ -27,14 +27,14 @@ def run_case(device: str, name: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["kernels", "attention", "reveal", "loop", "precision"])
+@pytest.mark.parametrize("name", ["kernels", "attention", "reveal", "loop", "snake", "precision"])
 def test_in_the_interpreter(name):
     assert f"{name}: agrees" in run_case("cpu", name)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ["kernels", "attention", "reveal", "loop", "precision"])
+@pytest.mark.parametrize("name", ["kernels", "attention", "reveal", "loop", "snake", "precision"])
 def test_on_a_gpu(name):
     assert f"{name}: agrees" in run_case("cuda", name)
 

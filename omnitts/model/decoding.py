@@ -1,8 +1,13 @@
-"""Decoding of many clips at once, for either codec: groups of similar length, padded so that no clip hears it."""
+"""Decoding of many clips at once, for either codec: end to end in one row, with gaps that keep them apart.
+
+A row has one of a few lengths. Convolution libraries choose and build their kernels anew for each size they meet, which
+takes longer than to decode a clip; so they meet few.
+"""
 
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -11,13 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from omnitts.audio import FRAME_SAMPLES
-from omnitts.packing import similar
+from omnitts.packing import pack
 
 if TYPE_CHECKING:
     from omnitts.model.codec import Codec
     from omnitts.model.frame_codec import FrameCodec
 
-GROUP_FRAMES = 2048  # most in a group with its padding, 82 s of audio: it bounds memory, and is work enough for a GPU
+# Frames between two clips: more than a convolution of either codec reaches to a side. The widest are DAC's of 7 taps, 9
+# samples apart, at 8 samples a frame: 27 samples.
+GAP = 4
+ROW_FRAMES = 4096  # of a row, unless one clip is longer; 164 s of audio: it bounds memory, and is work enough for a GPU
+_UNIT = 512  # frames; rows are as many of these as they need
 
 _settings = RLock()  # torch's switches are the process's, and threads may decode and encode at the same time
 
@@ -41,7 +50,7 @@ def repeatable(device: torch.device) -> Iterator[None]:
 
 
 def decode_dtype(device: torch.device) -> torch.dtype:
-    """What batches are decoded in: float32 on the CPU, bfloat16 on a GPU."""
+    """What rows are decoded in: float32 on the CPU, bfloat16 on a GPU."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
@@ -52,81 +61,79 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return copy.deepcopy(module).to(dtype)
 
 
-def decode_groups(lengths: Sequence[int], device: torch.device) -> list[list[int]]:
+class Row:
+    """Clips of so many frames, end to end, with GAP frames between them, and the rest of `frames` behind them."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self.spans: list[slice] = []
+        end = -GAP
+        for length in lengths:
+            start = end + GAP
+            end = start + length
+            self.spans.append(slice(start, end))
+        self.frames = -(-end // _UNIT) * _UNIT
+        self._beyond: dict[int, Tensor] = {}
+
+    @cached_property
+    def sound(self) -> Tensor:
+        """Whether a frame is a clip's: bool [frames], on the device."""
+        return self._sound().to(self.device)
+
+    def silence(self, x: Tensor, dim: int) -> None:
+        """Zero, in place, what is no clip's: time is x's dimension `dim`, at a whole number of steps a frame.
+
+        A convolution then finds around a clip what it finds around one that is decoded alone: zeros.
+        """
+        x.index_fill_(dim, self._steps(x.shape[dim] // self.frames), 0)
+
+    def _steps(self, rate: int) -> Tensor:
+        """The steps that are no clip's, at so many steps a frame."""
+        if rate not in self._beyond:
+            frames = (~self._sound()).nonzero()[:, 0]
+            self._beyond[rate] = (frames[:, None] * rate + torch.arange(rate)).flatten().to(self.device)
+        return self._beyond[rate]
+
+    def _sound(self) -> Tensor:
+        sound = torch.zeros(self.frames, dtype=torch.bool)
+        for span in self.spans:
+            sound[span] = True
+        return sound
+
+
+def decode_rows(lengths: Sequence[int], device: torch.device) -> list[list[int]]:
     """Which of the clips, of so many frames each, are decoded together; on the CPU every one is alone."""
     if device.type == "cpu":
         return [[i] for i in range(len(lengths))]
-    return similar(lengths, GROUP_FRAMES)
+    return pack(lengths, [length + GAP for length in lengths], ROW_FRAMES)
+
+
+def decode_padding(lengths: Sequence[int], device: torch.device) -> int:
+    """Frames that `decode_batch` decodes beside the clips'."""
+    if device.type == "cpu":
+        return 0
+    rows = decode_rows(lengths, device)
+    return sum(Row([lengths[i] for i in row]).frames for row in rows) - sum(lengths)
 
 
 def decode_batch(codec: "Codec | FrameCodec", codes: Sequence[np.ndarray]) -> list[np.ndarray]:
     """See the codecs' methods of this name."""
     if codec.device.type == "cpu":
         return [codec.decode(clip) for clip in codes]
-    return decode_in_groups(codec, codes)
-
-
-def decode_in_groups(codec: "Codec | FrameCodec", codes: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Codes, integers [8, T_i] -> waveforms, float32 [T_i * 960], in the order given."""
     waves: dict[int, np.ndarray] = {}
-    for group in similar([clip.shape[-1] for clip in codes], GROUP_FRAMES):
-        waves.update(zip(group, decode_group(codec, [codes[i] for i in group]), strict=True))
+    for row in decode_rows([clip.shape[-1] for clip in codes], codec.device):
+        waves.update(zip(row, decode_row(codec, [codes[i] for i in row]), strict=True))
     return [waves[i] for i in range(len(codes))]
 
 
 @torch.inference_mode()
-def decode_group(codec: "Codec | FrameCodec", codes: Sequence[np.ndarray]) -> list[np.ndarray]:
+def decode_row(codec: "Codec | FrameCodec", codes: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Codes, integers [8, T_i] -> waveforms, float32 [T_i * 960]: all in one call of the decoder."""
-    lengths = [clip.shape[-1] for clip in codes]
-    padded = np.zeros((len(codes), codes[0].shape[0], max(lengths)), np.int64)
-    for row, clip in zip(padded, codes, strict=True):
-        row[:, : clip.shape[-1]] = clip
+    row = Row([clip.shape[-1] for clip in codes], codec.device)
+    joined = np.zeros((1, codes[0].shape[0], row.frames), np.int64)
+    for span, clip in zip(row.spans, codes, strict=True):
+        joined[0, :, span] = clip
     with repeatable(codec.device):
-        waves = codec.decode_padded(torch.from_numpy(padded).to(codec.device), lengths)
-    rows = waves.cpu().numpy()
-    return [row[: length * FRAME_SAMPLES] for row, length in zip(rows, lengths, strict=True)]
-
-
-class Ends:
-    """Where the clips of a padded batch end, at any number of steps a frame."""
-
-    def __init__(self, lengths: Sequence[int], device: torch.device):
-        self.longest, self.shortest = max(lengths), min(lengths)
-        self.lengths = torch.tensor(lengths, device=device)
-        self._masks: dict[int, Tensor] = {}
-
-    def silence(self, x: Tensor, dim: int) -> None:
-        """Zero, in place, what lies beyond each clip's end: x has the clips at 0, and their time at `dim`, 1 or 2.
-
-        A convolution then finds after a clip what it finds where a clip ends that is decoded alone: zeros. Only the
-        stretch beyond the shortest clip is touched.
-        """
-        if self.shortest == self.longest:
-            return
-        rate = x.shape[dim] // self.longest
-        mask = self._mask(rate, x.device)
-        tail = x.narrow(dim, self.shortest * rate, mask.shape[1])
-        tail.masked_fill_(mask[:, :, None] if dim == 1 else mask[:, None], 0)
-
-    def _mask(self, rate: int, device: torch.device) -> Tensor:
-        """True beyond the ends: bool [clips, steps from the end of the shortest to that of the longest]."""
-        if rate not in self._masks:
-            steps = torch.arange(self.shortest * rate, self.longest * rate, device=device)
-            self._masks[rate] = steps >= rate * self.lengths[:, None]
-        return self._masks[rate]
-
-
-@contextmanager
-def silent_beyond(module: nn.Module, ends: Ends) -> Iterator[None]:
-    """Each convolution of the module, [B, C, T] to [B, C', T'], gives zeros beyond the clips' ends meanwhile."""
-
-    def silence(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
-        ends.silence(output, 2)
-
-    kinds = (nn.Conv1d, nn.ConvTranspose1d)
-    hooks = [part.register_forward_hook(silence) for part in module.modules() if isinstance(part, kinds)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+        wave = codec.decode_joined(torch.from_numpy(joined).to(codec.device), row)
+    samples = wave.cpu().numpy()
+    return [samples[span.start * FRAME_SAMPLES : span.stop * FRAME_SAMPLES] for span in row.spans]

@@ -21,7 +21,7 @@ from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE
 from omnitts.errors import InputError
 from omnitts.model.checkpoint import read_json, require
 from omnitts.model.codec import build
-from omnitts.model.decoding import Ends, decode_batch, decode_dtype, in_dtype, repeatable
+from omnitts.model.decoding import Row, decode_batch, decode_dtype, in_dtype, repeatable
 from omnitts.model.weights import load_weights
 
 MODEL_TYPE = "frame_codec"
@@ -100,21 +100,21 @@ class FrameCodec(nn.Module):
     def decode_batch(self, codes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Decodes clips of any lengths: int16 [8, T_i] each -> float32 waveforms [T_i * 960], in the order given.
 
-        On the CPU each is what `decode` gives, to the bit. On a GPU clips of similar length are decoded together in
-        bfloat16, and what pads them is kept silent between all layers, so that a clip's last samples are as good as
-        its first. The error of bfloat16 against float32 is 20 to 40 dB below the speech, by clip, as measured on a CPU
-        with the bundled `mini`.
+        On the CPU each is what `decode` gives, to the bit. On a GPU clips are decoded end to end in bfloat16, and the
+        gaps between them are kept silent between all layers, so that a clip's last samples are as good as its first.
+        The error of bfloat16 against float32 is 20 to 40 dB below the speech, by clip, as measured on a CPU with the
+        bundled `mini`.
         """
         return decode_batch(self, codes)
 
-    def decode_padded(self, codes: Tensor, lengths: Sequence[int]) -> Tensor:
-        """codes: int64 [B, 8, T], `lengths` frames of each the clip's -> float32 [B, T * 960], each as if alone."""
-        decoder = self._batch_decoder
+    def decode_joined(self, codes: Tensor, row: Row) -> Tensor:
+        """codes: int64 [1, 8, T] of a row of clips -> float32 [T * 960], each clip as if alone."""
+        decoder = self._row_decoder
         features = self.quantizer.decode(codes).to(decoder.stem.weight.dtype)
-        return decoder(features, Ends(lengths, self.device))
+        return decoder(features, row).flatten()
 
     @cached_property
-    def _batch_decoder(self) -> "Decoder":
+    def _row_decoder(self) -> "Decoder":
         return in_dtype(self.decoder, decode_dtype(self.device))
 
     @torch.inference_mode()
@@ -223,17 +223,17 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(config.decoder_fine_width)
         self.head = nn.Linear(config.decoder_fine_width, _OUT_FFT + 2)
 
-    def forward(self, features: Tensor, ends: Ends | None = None) -> Tensor:
-        """features [B, T, codebook_dim] -> waveform [B, T * 960]. ends: of clips that share a padded batch."""
-        x = self._run(self.coarse, self.stem(features), ends)
+    def forward(self, features: Tensor, row: Row | None = None) -> Tensor:
+        """features [B, T, codebook_dim] -> waveform [B, T * 960]. row: where the clips are, if several share it."""
+        x = self._run(self.coarse, self.stem(features), row)
         x = self.split(x)
-        x = self._run(self.fine, x.reshape(len(x), -1, x.shape[-1] // STEPS), ends)
-        return inverse_stft(self.head(self.norm(x)).float(), ends)
+        x = self._run(self.fine, x.reshape(len(x), -1, x.shape[-1] // STEPS), row)
+        return inverse_stft(self.head(self.norm(x)).float(), row)
 
-    def _run(self, stack: nn.Sequential, x: Tensor, ends: Ends | None) -> Tensor:
+    def _run(self, stack: nn.Sequential, x: Tensor, row: Row | None) -> Tensor:
         for block in stack:
-            if ends is not None:
-                ends.silence(x, 1)
+            if row is not None:
+                row.silence(x, 1)
             x = block(x)
         return x
 
@@ -251,20 +251,20 @@ def mel_spectrum(wave: Tensor, bins: int, fft: int = _MEL_FFT, hop: int = HOP) -
     return spectrum.abs() @ _mel_filters(bins, fft, wave.device)
 
 
-def inverse_stft(x: Tensor, ends: Ends | None = None) -> Tensor:
+def inverse_stft(x: Tensor, row: Row | None = None) -> Tensor:
     """Log magnitudes and phases [B, T, 962] -> waveform [B, T * 240], by overlap-add of Hann windows.
 
-    ends: of clips that share a padded batch; spectra beyond them sound in none.
+    row: where the clips are, if several share it; spectra between them sound in none.
     """
     magnitude, phase = x.chunk(2, dim=-1)
     spectrum = torch.polar(magnitude.clamp(max=_LOUDEST).exp(), phase)
     window = _hann(_OUT_FFT, x.device)
     frames = torch.fft.irfft(spectrum, n=_OUT_FFT) * window
     weights = window.square().expand(1, x.shape[1], -1)
-    if ends is not None:
-        weights = weights.repeat(len(x), 1, 1)
-        ends.silence(frames, 1)
-        ends.silence(weights, 1)
+    if row is not None:
+        weights = weights.clone()
+        row.silence(frames, 1)
+        row.silence(weights, 1)
     added, norm = _overlap_add(frames), _overlap_add(weights)
     edge = (_OUT_FFT - HOP) // 2
     return (added / norm.clamp(min=1e-3))[:, edge:-edge]

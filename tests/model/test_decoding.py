@@ -1,4 +1,4 @@
-"""Many clips at once, by both codecs: each clip is what it is alone, to its last sample."""
+"""Many clips in a row, by both codecs: each clip is what it is alone, to its last sample."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from omnitts.model import codec as dac
 from omnitts.model import decoding, frame_codec
 from omnitts.model.checkpoint import open_checkpoint, resolve_model
 from omnitts.model.codec import load_codec
-from omnitts.model.decoding import decode_group, decode_groups, decode_in_groups, in_dtype
+from omnitts.model.decoding import GAP, ROW_FRAMES, Row, decode_padding, decode_row, decode_rows, in_dtype
 
 
 @pytest.fixture(params=["noise", "mini"], ids=["DAC", "frame codec"])
@@ -36,19 +36,19 @@ def test_on_the_cpu_a_batch_is_each_alone_to_the_bit(codec):
     assert codec.decode_batch([]) == []
 
 
-def test_padding_reaches_no_sample(codec):
-    """Without the masks the last frames would differ by the level of the sound itself."""
+def test_neighbours_reach_no_sample(codec):
+    """Without the masks the first and last frames would differ by the level of the sound itself."""
     codes = clips(40, 37, 40, 12, 1)
-    waves = decode_group(codec, codes)
+    waves = decode_row(codec, codes)
     for wave, clip in zip(waves, codes, strict=True):
         assert wave.dtype == np.float32 and wave.shape == (960 * clip.shape[1],)
         np.testing.assert_allclose(wave, codec.decode(clip), rtol=0, atol=1e-5)
 
 
-def test_padding_reaches_no_sample_in_bfloat16(codec, in_bfloat16):
+def test_neighbours_reach_no_sample_in_bfloat16(codec, in_bfloat16):
     codes = clips(40, 37, 12)
-    for wave, clip in zip(decode_group(codec, codes), codes, strict=True):
-        (alone,) = decode_group(codec, [clip])
+    for wave, clip in zip(decode_row(codec, codes), codes, strict=True):
+        (alone,) = decode_row(codec, [clip])
         assert wave.dtype == np.float32
         np.testing.assert_allclose(wave, alone, rtol=0, atol=2e-2)
 
@@ -57,7 +57,7 @@ def test_what_bfloat16_costs(codec, in_bfloat16):
     """The docstrings of `decode_batch` have figures by clip; float16 errs about 17 dB less, but may overflow."""
     codes = clips(40, 37, 35) if isinstance(codec, dac.Codec) else speech_codes()
     exact = np.concatenate([codec.decode(clip) for clip in codes])
-    error = np.concatenate(decode_group(codec, codes)) - exact
+    error = np.concatenate(decode_row(codec, codes)) - exact
     assert 10 * np.log10(np.sum(exact**2) / np.sum(error**2)) > 22
 
 
@@ -70,17 +70,36 @@ def speech_codes() -> list[np.ndarray]:
     return [speech.codes for speech in tts.synthesize(items, num_step=8)]
 
 
-def test_clips_come_back_in_their_order(codec):
-    codes = clips(12, 40, 37, 13)
-    waves = decode_in_groups(codec, codes)
-    for wave, clip in zip(waves, codes, strict=True):
-        np.testing.assert_allclose(wave, codec.decode(clip), rtol=0, atol=1e-5)
+def test_rows_by_device():
+    lengths = [1500, 3000, 400, 5000, 1000]
+    rows = decode_rows(lengths, torch.device("cuda"))
+    assert sorted(i for row in rows for i in row) == [0, 1, 2, 3, 4]
+    assert all(len(row) == 1 or sum(lengths[i] + GAP for i in row) <= ROW_FRAMES for row in rows)
+    assert len(rows) == 3
+    assert decode_rows(lengths, torch.device("cpu")) == [[0], [1], [2], [3], [4]]
+    assert decode_padding(lengths, torch.device("cpu")) == 0
 
 
-def test_groups_by_device():
-    lengths = [12, 40, 37, 13]
-    assert decode_groups(lengths, torch.device("cuda")) == [[1, 2], [3, 0]]
-    assert decode_groups(lengths, torch.device("cpu")) == [[0], [1], [2], [3]]
+def test_a_row_holds_its_clips_apart_and_has_one_of_few_lengths():
+    row = Row([12, 40, 1])
+    assert [(span.start, span.stop) for span in row.spans] == [
+        (0, 12),
+        (12 + GAP, 52 + GAP),
+        (52 + 2 * GAP, 53 + 2 * GAP),
+    ]
+    assert row.sound.sum() == 53
+    sizes = {Row([length]).frames for length in range(1, ROW_FRAMES + 1)}
+    assert len(sizes) == 8 and max(sizes) == ROW_FRAMES
+    assert Row([ROW_FRAMES + 1]).frames > ROW_FRAMES
+    assert decode_padding([12, 40, 1], torch.device("cuda")) == row.frames - 53
+
+
+def test_what_lies_between_is_silenced_at_any_rate():
+    row = Row([3, 2])
+    x = torch.ones(1, 2, 5 * row.frames)
+    row.silence(x, 2)
+    heard = x[0, 0].view(row.frames, 5)
+    assert heard[row.sound].all() and not heard[~row.sound].any() and heard.sum() == 25
 
 
 def test_a_module_of_the_dtype_is_not_copied():

@@ -1,7 +1,7 @@
 """The diffusion loop over one batch: embed the canvas, score it, sample every cell, reveal the best, repeat."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
@@ -14,7 +14,8 @@ from omnitts.errors import InputError
 from omnitts.model.backbone import OmniVoice, Prefix
 from omnitts.model.canvas import RankingParams, commit, rank_scores, reveal_schedule, top_cells
 from omnitts.recipe import Recipe
-from omnitts.sampler import Samples, SamplingParams, rows_to_requests, sample
+from omnitts.sampler import Samples, SamplingParams, rows_to_requests, sample, token_logprobs
+from omnitts.trace import Sight, Trace, Watch
 
 FLOAT8 = torch.float8_e4m3fn
 """As the dtype of a model: layers' products in it, all else in bfloat16, in which the weights are loaded."""
@@ -29,6 +30,7 @@ class Request:
     target_frames: int
     recipe: Recipe
     seed: int  # 0..2**63-1, keys all of the clip's noise
+    watch: Watch | None = None  # what to keep of its loop, if anything
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Generated:
 
     codes: np.ndarray
     status: int
+    trace: Trace | None = None  # if it was watched
 
 
 class Engine(Protocol):
@@ -122,6 +125,7 @@ class Batch:
         ]
         self.steps = [schedule_steps(request, codebooks) for request in requests]
         self.status = torch.zeros(len(requests), dtype=torch.int32, device=self.device)
+        self.traces = [Trace.of(request.watch, request.target_frames, codebooks) for request in requests]
         self.kept: dict[int, Prefix] = {}
         self.done = 0
         self.active = [i for i in range(len(requests)) if self.steps[i]]
@@ -167,9 +171,11 @@ class Batch:
         active, requests = self.active, self.now
         canvas = torch.cat([self.canvases[i] for i in active])
         planned = torch.tensor([self.steps[i][self.done] for i in active], device=self.device)
-        samples, chosen = choose(*self.logits(), canvas, requests, *planned.unbind(1), self.model.config.audio_mask_id)
-        self.status[active] |= samples.status
-        canvas = commit(canvas, samples.tokens, chosen)
+        cond, uncond = self.logits()
+        choice = choose(cond, uncond, canvas, requests, *planned.unbind(1), self.model.config.audio_mask_id)
+        self._see(choice, cond, uncond)
+        self.status[active] |= choice.samples.status
+        canvas = commit(canvas, choice.samples.tokens, choice.chosen)
         for i, rows in zip(active, canvas.split([request.target_frames for request in requests]), strict=True):
             self.canvases[i] = rows
         work = sum(self.requests[i].target_frames / len(self.steps[i]) for i in active)
@@ -178,16 +184,51 @@ class Batch:
         self._guided_first()
         return work
 
+    def _see(self, choice: "Choice", cond: Tensor, uncond: Tensor) -> None:
+        """Keeps what is to be kept of a step for the requests that are watched."""
+        row = 0
+        for i, request in zip(self.active, self.now, strict=True):
+            rows = slice(row, row + request.target_frames)
+            row = rows.stop
+            trace, (step, _) = self.traces[i], self.steps[i][self.done]
+            if trace is None:
+                continue
+            trace.revealed[choice.chosen[rows].cpu().numpy()] = step
+            if request.watch.wants(step):
+                sight = choice.sight(cond, uncond, rows)
+                trace.seen.append(sight.to_host().seen(step, slice(None), request.watch.top_n))
+
     def results(self) -> list[Generated]:
         """Codes and status of every request, in order; the one place where the loop's status is read."""
         codes = [canvas.T.to(torch.int16).cpu().numpy() for canvas in self.canvases]
-        return [Generated(c, status) for c, status in zip(codes, self.status.tolist(), strict=True)]
+        return [Generated(*each) for each in zip(codes, self.status.tolist(), self.traces, strict=True)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A step's samples [N, C], the cells' scores, float32 [N, C], and which are revealed, bool [N, C]."""
+
+    samples: Samples
+    scores: Tensor
+    chosen: Tensor
+
+    def sight(self, cond: Tensor, uncond: Tensor, rows: slice) -> Sight:
+        """What is kept of some rows; cond, uncond: what `choose` was given."""
+        samples = self.samples
+        tokens = samples.tokens[rows]
+        given = token_logprobs(cond[rows], tokens)
+        free = token_logprobs(uncond[rows], tokens) if rows.stop <= len(uncond) else given
+        columns = (samples.logprobs[rows], samples.confidence[rows], self.scores[rows], given, free)
+        top = None
+        if samples.top_tokens is not None:
+            top = samples.top_tokens[rows], samples.top_logprobs[rows]
+        return Sight.of(tokens, columns, top)
 
 
 def choose(
     cond: Tensor, uncond: Tensor, canvas: Tensor, requests: list[Request], step: Tensor, count: Tensor, mask_id: int
-) -> tuple[Samples, Tensor]:
-    """Samples all cells and picks each request's `count` best masked ones: (samples [N, C], chosen bool [N, C]).
+) -> Choice:
+    """Samples all cells and picks each request's `count` best masked ones.
 
     cond [N, C, V], the requests' rows end to end; uncond [M, C, V] of the first M, the guided ones'; canvas int64
     [N, C]; step, count: int64 [R], as in `schedule_steps`.
@@ -204,9 +245,15 @@ def choose(
     )
     # The definition, on a GPU too: its confidences round as the CPU's do, so that a GPU in float32 ranks the cells
     # as the CPU does.
-    samples = sample(cond, uncond, sampling, offsets=offsets, step=step, backend="torch")
+    top_n = top_of(requests) or 0
+    samples = sample(cond, uncond, sampling, offsets=offsets, step=step, top_n=top_n, backend="torch")
     scores = rank_scores(samples.confidence, canvas == mask_id, ranking, request_of_row, frame_of_row, step)
-    return samples, top_cells(scores, request_of_row, offsets[:-1], count)
+    return Choice(samples, scores, top_cells(scores, request_of_row, offsets[:-1], count))
+
+
+def top_of(requests: Iterable[Request]) -> int | None:
+    """How many of the likeliest tokens of each cell somebody wants to see, or None where nobody watches."""
+    return max((request.watch.top_n for request in requests if request.watch is not None), default=None)
 
 
 def schedule_steps(request: Request, codebooks: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ keys and values that the last step over the whole row has left.
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 from math import inf
 
@@ -19,13 +19,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from omnitts.engine import Generated, Request, as_of, is_guided, is_refresh, sampling_settings, schedule_steps
+from omnitts.engine import (
+    Generated,
+    Request,
+    as_of,
+    is_guided,
+    is_refresh,
+    sampling_settings,
+    schedule_steps,
+    top_of,
+)
 from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams
 from omnitts.model.packed import PackedModel, Row
-from omnitts.model.reveal import reveal
-from omnitts.sampler import SamplingParams, sample
+from omnitts.model.reveal import reveal, scores_of
+from omnitts.sampler import Samples, SamplingParams, rows_to_requests, sample, token_logprobs
+from omnitts.trace import Sight, Trace
 
 MOST_GRAPHS = 64  # kept at a time; the one unused for longest goes first
 _ENDED = 0.2  # share of a row's positions whose requests have ended that is worth packing the others anew
@@ -40,6 +50,7 @@ class Shape:
     requests: int  # the last one is for padding
     guided: bool
     again: bool  # whether there are also steps over the targets alone
+    top_n: int | None = None  # likeliest tokens to keep of each cell; None where nobody watches
 
     @property
     def targets(self) -> int:
@@ -56,6 +67,7 @@ class Shape:
             1 << len(requests).bit_length(),
             any(_has_two(request) for request in requests),
             any(request.recipe.prefix_refresh > 1 for request in requests),
+            top_of(requests),
         )
 
 
@@ -133,7 +145,7 @@ class Engine:
 
     def _generate(self, requests: Sequence[Request], on_step: Callable[[float], None] | None) -> list[Generated]:
         codebooks, mask_id = self.model.config.num_audio_codebook, self.model.config.audio_mask_id
-        results = [Generated(np.full((codebooks, request.target_frames), mask_id, np.int16), 0) for request in requests]
+        results = [_blank(request, codebooks, mask_id) for request in requests]
         schedules = [schedule_steps(request, codebooks) for request in requests]
         work = np.zeros(max(map(len, schedules), default=0))
         for request, schedule in zip(requests, schedules, strict=True):
@@ -155,9 +167,12 @@ class Engine:
             table = _table([schedules[i][done:until] for i in active], until - done, step.shape.requests)
             again = [not (n == done or whole[n]) for n in range(done, until)]
             self._count(step.shape, sum(positions), sum(map(targets_of, rest)), again)
-            self._run(step, torch.from_numpy(table).to(self.model.device), again, work[done:until], on_step)
+            watched = _watched(rest, [schedules[i][done:until] for i in active], until - done)
+            table = torch.from_numpy(table).to(self.model.device)
+            sights = self._run(step, table, again, watched, work[done:until], on_step)
             for i, state in zip(active, step.states(rest, [results[i] for i in active]), strict=True):
                 results[i] = state
+            _keep(rest, [results[i].trace for i in active], [schedules[i][done:until] for i in active], sights)
             done = until
             active = [i for i in active if len(schedules[i]) > done]
         return results
@@ -189,13 +204,19 @@ class Engine:
         step: "Step",
         schedule: Tensor,
         again: list[bool],
+        watched: list[bool],
         work: np.ndarray,
         on_step: Callable[[float], None] | None,
-    ) -> None:
-        """Some steps over what a `Step` holds; schedule: see `_table`; work: what to tell of each step."""
+    ) -> list[Sight | None]:
+        """Some steps over what a `Step` holds; schedule: see `_table`; work: what to tell of each step.
+
+        Returns what was seen of the steps that are watched, to be read once the device has come to their end.
+        """
         events: list[torch.cuda.Event] = []
-        for now, targets_alone, amount in zip(schedule, again, work.tolist(), strict=True):
+        sights: list[Sight | None] = []
+        for now, targets_alone, seen, amount in zip(schedule, again, watched, work.tolist(), strict=True):
             step(now, targets_alone)
+            sights.append(step.sights[targets_alone].to_host() if seen else None)
             if on_step is None:
                 continue
             if self.model.device.type == "cuda":
@@ -204,6 +225,7 @@ class Engine:
                 events[-1].record()
                 events[max(0, len(events) - 3)].synchronize()
             on_step(amount)
+        return sights
 
     def release(self) -> None:
         """Gives back the memory of all steps; they are captured again when they are needed."""
@@ -226,6 +248,12 @@ class Engine:
                 self.captures.seconds += time.perf_counter() - start
         self.steps[shape] = step
         return step
+
+
+def _blank(request: Request, codebooks: int, mask_id: int) -> Generated:
+    frames = request.target_frames
+    trace = Trace.of(request.watch, frames, codebooks)
+    return Generated(np.full((codebooks, frames), mask_id, np.int16), 0, trace)
 
 
 def _refreshes(request: Request) -> object:
@@ -272,6 +300,28 @@ def _table(todo: list[list[tuple[int, int]]], steps: int, slots: int) -> np.ndar
     return table
 
 
+def _watched(requests: Sequence[Request], todo: list[list[tuple[int, int]]], steps: int) -> list[bool]:
+    """Of each step, whether any of the requests is to be seen there. todo: what is left of the requests' schedules."""
+    pairs = [(request.watch, schedule) for request, schedule in zip(requests, todo, strict=True) if request.watch]
+    return [any(n < len(left) and watch.wants(left[n][0]) for watch, left in pairs) for n in range(steps)]
+
+
+def _keep(
+    requests: Sequence[Request],
+    traces: Sequence[Trace | None],
+    todo: list[list[tuple[int, int]]],
+    sights: list[Sight | None],
+) -> None:
+    """Gives each request's trace its rows of what was seen."""
+    row = 0
+    for request, trace, schedule in zip(requests, traces, todo, strict=True):
+        rows = slice(row, row + request.target_frames)
+        row = rows.stop
+        for (step, _), sight in zip(schedule, sights, strict=False):
+            if trace is not None and request.watch.wants(step):
+                trace.seen.append(sight.seen(step, rows, request.watch.top_n))
+
+
 class Step:
     """One diffusion step of a shape, in buffers of its own: fill them, then call it once a step."""
 
@@ -313,6 +363,10 @@ class Step:
             kernels = "tiled" if attention == "flashinfer" else attention
             self.rest_attention = make_attention(kernels, targets, documents, config, model.dtype, device)
             self.rest_attention.plan([0] * documents + [shape.positions], [(0, 0)] * documents)
+        self.revealed = None
+        if shape.top_n is not None:
+            self.revealed = torch.full((shape.frames, config.num_audio_codebook), -1, **integers)
+        self.sights: dict[bool, Sight] = {}  # what is to be seen of the last step over the whole row, or targets alone
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}  # of the whole row, and of targets alone
 
     def capture(self, pool: object) -> object:
@@ -347,6 +401,8 @@ class Step:
             (self.offsets, layout.offsets),
         ):
             buffer.copy_(torch.from_numpy(values))
+        if self.revealed is not None:
+            self._fill_revealed([state.trace for state in states], [r.target_frames for r in requests])
         self.attention.plan(layout.bounds)
         if self.rest is not None:
             self._fill_rest(self.rest, layout)
@@ -370,6 +426,13 @@ class Step:
         rest.slots.copy_(torch.from_numpy(np.where(known, at, self.shape.positions)))
         self.rest_attention.plan(layout.bounds, layout.queries)
 
+    def _fill_revealed(self, traces: Sequence[Trace | None], lengths: Sequence[int]) -> None:
+        row = 0
+        for trace, length in zip(traces, lengths, strict=True):
+            if trace is not None:
+                self.revealed[row : row + length].copy_(torch.from_numpy(trace.revealed))
+            row += length
+
     def __call__(self, now: Tensor, again: bool = False) -> None:
         """Runs the step, without waiting for it. now: int64 [2, slots], numbers and counts as in `_table`.
 
@@ -386,9 +449,10 @@ class Step:
         row, attention = (self.rest, self.rest_attention) if again else (self.row, self.attention)
         logits = self.model.logits(row, attention, self.memory)
         uncond = logits[frames:] if self.shape.guided else None
-        samples = sample(logits[:frames], uncond, self.sampling, offsets=self.offsets, step=number)
+        top_n = self.shape.top_n or 0
+        samples = sample(logits[:frames], uncond, self.sampling, offsets=self.offsets, step=number, top_n=top_n)
         self.status.bitwise_or_(samples.status)
-        reveal(
+        keys = reveal(
             self.canvas,
             samples.tokens,
             samples.confidence,
@@ -397,16 +461,34 @@ class Step:
             number,
             count,
             self.model.config.audio_mask_id,
+            self.revealed,
         )
+        if self.revealed is not None:
+            self.sights[again] = self._sight(samples, scores_of(keys), logits[:frames], uncond)
+
+    def _sight(self, samples: Samples, scores: Tensor, cond: Tensor, uncond: Tensor | None) -> Sight:
+        given = token_logprobs(cond, samples.tokens)
+        free = given if uncond is None else token_logprobs(uncond, samples.tokens)
+        if uncond is not None:
+            # Rows of unguided requests have no twin: what lies there is padding.
+            scale = self.sampling.guidance_scale[rows_to_requests(self.offsets, len(free))]
+            free = torch.where(scale[:, None] > 0, free, given)
+        top = None if samples.top_tokens is None else (samples.top_tokens, samples.top_logprobs)
+        return Sight.of(samples.tokens, (samples.logprobs, samples.confidence, scores, given, free), top)
 
     def states(self, requests: Sequence[Request], states: Sequence[Generated]) -> list[Generated]:
         """What has become of the requests; waits for the device."""
         canvas = self.canvas.cpu().numpy().astype(np.int16)
+        revealed = None if self.revealed is None else self.revealed.cpu().numpy().astype(np.int16)
         ends = accumulate(request.target_frames for request in requests)
-        return [
-            Generated(canvas[end - request.target_frames : end].T, state.status | status)
-            for request, state, end, status in zip(requests, states, ends, self.status.tolist(), strict=False)
-        ]
+        results = []
+        for request, state, end, status in zip(requests, states, ends, self.status.tolist(), strict=False):
+            rows = slice(end - request.target_frames, end)
+            trace = state.trace
+            if trace is not None:
+                trace = replace(trace, revealed=revealed[rows])
+            results.append(Generated(canvas[rows].T, state.status | status, trace))
+        return results
 
 
 @dataclass(frozen=True)

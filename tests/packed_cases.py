@@ -5,6 +5,7 @@ they need a process of their own, and on a GPU.
 """
 
 import sys
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from omnitts.model.backbone import rotate
 from omnitts.model.canvas import RankingParams, commit, rank_scores, top_cells
 from omnitts.model.checkpoint import load_model, open_checkpoint
 from omnitts.model.decoding import Row
-from omnitts.model.reveal import reveal
+from omnitts.model.reveal import reveal, scores_of
 from omnitts.model.snake import silent_snake
 from omnitts.model.tiled_attention import rows_of_a_tile, tiled_attention
 from omnitts.recipe import Recipe
 from omnitts.sampler import rows_to_requests
+from omnitts.trace import Trace, Watch
 from omnitts.tts import load_checkpoint
 
 CHECKPOINT = Path(__file__).parent / "fixtures" / "checkpoint"
@@ -129,8 +131,12 @@ def check_reveal(device: str) -> None:
         scores = rank_scores(confidence, canvas == mask_id, ranking, request, frame, step)
         expected = commit(canvas, tokens.int(), top_cells(scores, request, offsets[:-1], count))
         made = canvas.clone()
-        reveal(made, tokens, confidence, ranking, offsets, step, count, mask_id)
+        revealed = torch.full_like(canvas, -1)
+        keys = reveal(made, tokens, confidence, ranking, offsets, step, count, mask_id, revealed)
         assert torch.equal(made, expected), (share, (made != expected).nonzero()[:5])
+        assert torch.equal(revealed, torch.where(made != canvas, step[request, None].int(), -1))
+        known = count[request] > 0
+        torch.testing.assert_close(scores_of(keys)[known], scores[known], rtol=1e-6, atol=1e-6)
 
 
 def check_loop(device: str) -> None:
@@ -150,6 +156,8 @@ def check_loop(device: str) -> None:
             )
         )
     ]
+    watches = {0: Watch(), 2: Watch(top_n=3), 3: Watch(), 4: Watch(every=2, top_n=2), 5: Watch(only=frozenset({1, 4}))}
+    requests = [replace(request, watch=watches.get(i)) for i, request in enumerate(requests)]
     checkpoint = open_checkpoint(CHECKPOINT)
     expected = engine.generate(load_model(checkpoint, device, torch.float32), requests)
     packed = steps.Engine.of(load_model(checkpoint, device, torch.float32), cuda_graphs=False)
@@ -158,6 +166,8 @@ def check_loop(device: str) -> None:
     made = engine.generate(packed, requests, work.append)
     for result, wanted in zip(made, expected, strict=True):
         assert np.array_equal(result.codes, wanted.codes) and result.status == wanted.status
+        check_same_trace(result.trace, wanted.trace)
+    assert [len(result.trace.seen) for result in made if result.trace] == [3, 6, 1, 3, 2]
     assert abs(sum(work) - sum(request.target_frames for request in requests)) < 1e-6
     assert 1 < len(packed.steps) < 9  # what has ended leaves the row; guidance begins and ends; prefixes are kept
     costs = engine.costs(packed)
@@ -165,6 +175,20 @@ def check_loop(device: str) -> None:
     assert 0 < costs["step_padding"] < costs["step_positions"]
     shown = sum(shape.positions for shape in packed.steps)
     assert shown < costs["step_positions"] + costs["step_padding"] < 6 * shown
+
+
+def check_same_trace(trace: Trace | None, wanted: Trace | None) -> None:
+    """What was seen of a request by both engines: the same but for rounding."""
+    if wanted is None:
+        assert trace is None
+        return
+    assert np.array_equal(trace.revealed, wanted.revealed) and trace.revealed.min() >= 0
+    for ours, theirs in zip(trace.seen, wanted.seen, strict=True):
+        for name, value in vars(theirs).items():
+            if value is None or name in ("step", "tokens", "top_tokens"):
+                np.testing.assert_array_equal(getattr(ours, name), value)
+            else:
+                np.testing.assert_allclose(getattr(ours, name), value, rtol=1e-4, atol=1e-4)
 
 
 def check_snake(device: str) -> None:

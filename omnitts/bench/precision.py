@@ -143,10 +143,10 @@ def _loop(model: "OmniVoice | Engine", request: Request, blank: Tensor, dtype: s
     for step, count in schedule_steps(request, blank.shape[1]):
         now = as_of(request, step)
         numbers = (torch.tensor([number], device=blank.device) for number in (step, count))
-        samples, chosen = choose(*_logits(model, now, canvases[-1]), canvases[-1], [now], *numbers, mask_id)
-        if samples.status.any():
+        choice = choose(*_logits(model, now, canvases[-1]), canvases[-1], [now], *numbers, mask_id)
+        if choice.samples.status.any():
             raise InputError(f"in {dtype} the model's logits are not finite: choose another", field="dtype")
-        canvases.append(commit(canvases[-1], samples.tokens, chosen))
+        canvases.append(commit(canvases[-1], choice.samples.tokens, choice.chosen))
     return canvases
 
 
@@ -161,7 +161,7 @@ def _compare(
     for model in models:
         logits = _logits(model, request, canvas)
         logprobs.append(_logprobs(*logits, request, mask_id)[masked.flatten()])
-        chosen.append(choose(*logits, canvas, [request], *numbers, mask_id)[1])
+        chosen.append(choose(*logits, canvas, [request], *numbers, mask_id).chosen)
     tokens, others = (rows.argmax(-1) for rows in logprobs)
     of_tokens = [rows.gather(-1, tokens[:, None]) for rows in logprobs]
     difference = (of_tokens[0] - of_tokens[1]).abs()

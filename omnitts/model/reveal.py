@@ -30,11 +30,15 @@ def reveal(
     step: Tensor,
     count: Tensor,
     mask_id: int,
-) -> None:
+    revealed: Tensor | None = None,
+) -> Tensor:
     """Writes the tokens of each request's `count[r]` best masked cells into the canvas, in place.
 
     canvas: int32 [N, C]; tokens: int64 [N, C]; confidence: float32 [N, C]; offsets: int64 [R + 1], where requests'
     rows begin and end; step, count: int64 [R]. Scores and ties are those of `canvas.rank_scores` and `top_cells`.
+    revealed: int32 [N, C], is given the step's number where a cell is revealed.
+
+    Returns the scores as `scores_of` reads them, int32 [N, C]; those of requests that reveal nothing are not set.
     """
     keys = torch.empty_like(canvas)
     # Any block does for any canvas; one of about a canvas's size is the fastest.
@@ -42,15 +46,23 @@ def reveal(
     block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, triton.next_power_of_2(mean)))
     _reveal_kernel[(len(step),)](
         canvas, tokens, confidence, keys, params.layer_penalty_factor, params.position_temperature, params.seed,
-        offsets, step, count, mask_id, CODEBOOKS=canvas.shape[1], BLOCK=block,
+        offsets, step, count, mask_id, canvas if revealed is None else revealed,
+        CODEBOOKS=canvas.shape[1], BLOCK=block, RECORD=revealed is not None,
         num_warps=min(8, block // 256), enable_fp_fusion=False,
     )  # fmt: skip
+    return keys
+
+
+def scores_of(keys: Tensor) -> Tensor:
+    """The ranking scores, float32, of the whole numbers that `reveal` gave; -inf where a cell was revealed before."""
+    bits = torch.where(keys < 0, keys ^ 0x7FFFFFFF, keys)
+    return bits.view(torch.float32).masked_fill(keys == _LEAST.value, -torch.inf)
 
 
 @triton.jit
 def _reveal_kernel(
-    canvas, tokens, confidence, keys, penalties, temperatures, seeds, offsets, steps, counts, mask_id,
-    CODEBOOKS: tl.constexpr, BLOCK: tl.constexpr,
+    canvas, tokens, confidence, keys, penalties, temperatures, seeds, offsets, steps, counts, mask_id, revealed,
+    CODEBOOKS: tl.constexpr, BLOCK: tl.constexpr, RECORD: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0)
     count = tl.load(counts + request).to(tl.int32)
@@ -61,6 +73,7 @@ def _reveal_kernel(
         tokens += start
         confidence += start
         keys += start
+        revealed += start
         penalty, temperature = tl.load(penalties + request), tl.load(temperatures + request)
         seed, step = tl.load(seeds + request), tl.load(steps + request)
         for first in range(0, cells, BLOCK):
@@ -77,7 +90,7 @@ def _reveal_kernel(
         for pair in tl.static_range(16):
             reached = _reaching(keys, cells, threshold, 30 - 2 * pair, BLOCK)
             threshold += _times(reached, count) << (30 - 2 * pair)
-        _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK)
+        _commit(canvas, tokens, keys, cells, threshold, count, mask_id, revealed, step, RECORD, BLOCK)
 
 
 @triton.jit
@@ -109,7 +122,9 @@ def _times(reached, count):
 
 
 @triton.jit
-def _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK: tl.constexpr):
+def _commit(
+    canvas, tokens, keys, cells, threshold, count, mask_id, revealed, step, RECORD: tl.constexpr, BLOCK: tl.constexpr
+):
     """All above the threshold, and of those at it the first ones."""
     spare = count - (_reaching(keys, cells, threshold, 0, BLOCK) & _MOST_CELLS).to(tl.int32)
     for first in range(0, cells, BLOCK):
@@ -120,4 +135,6 @@ def _commit(canvas, tokens, keys, cells, threshold, count, mask_id, BLOCK: tl.co
         chosen = (key > threshold) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= spare))
         chosen = chosen & inside & (tl.load(canvas + cell, inside, 0) == mask_id)
         tl.store(canvas + cell, tl.load(tokens + cell, chosen, 0).to(tl.int32), chosen)
+        if RECORD:
+            tl.store(revealed + cell, step.to(tl.int32), chosen)
         spare -= tl.sum(equal.to(tl.int32), 0)

@@ -3,6 +3,7 @@
 Imports torch, and triton where it is installed; knows nothing of speech: logits in, tokens out.
 """
 
+from omnitts.sampler.logprobs import token_logprobs
 from omnitts.sampler.params import STATUS_NOT_FINITE, STATUS_NOTHING_LEFT, Samples, SamplingParams
 from omnitts.sampler.philox import POSITION_STREAM, TOKEN_STREAM, gumbel, philox4x32
 from omnitts.sampler.sample import rows_to_requests, sample, sample_ragged
@@ -19,4 +20,5 @@ __all__ = [
     "rows_to_requests",
     "sample",
     "sample_ragged",
+    "token_logprobs",
 ]

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from omnitts.sampler import Samples, SamplingParams, kernels, sample
+from omnitts.sampler.token_kernel import token_logprobs_with_triton
 from tests.sampler.test_reference import FILTERS, chi_square, exact_distribution, hard_case
 
 REQUESTS = [
@@ -51,6 +52,20 @@ def compare(vocabulary, codebooks, rows, device, *, dtype=torch.float32, guided_
         "step": torch.arange(count, device=device) + seed,
     }
     return assert_same(sample(*arguments, backend="torch", **options), sample(*arguments, backend="triton", **options))
+
+
+def tokens(device: str) -> int:
+    """The logprob of one token of each position, also of impossible tokens and of views."""
+    agreed = 0
+    for vocabulary in (3, 1025, 2100, 5000):
+        wide = logits(7, 4, vocabulary, device)
+        wide[0, 0, 1:] = -math.inf
+        for given in (wide, wide[:, ::2], wide.bfloat16(), wide[..., ::2]):
+            chosen = torch.randint(0, given.shape[-1], given.shape[:2], device=device)
+            expected = torch.log_softmax(given.float(), dim=-1).gather(-1, chosen[..., None])[..., 0]
+            torch.testing.assert_close(token_logprobs_with_triton(given, chosen), expected)
+            agreed += chosen.numel()
+    return agreed
 
 
 def small(device: str) -> int:

@@ -24,13 +24,15 @@ def run_cases(device: str, *names: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["small", "large", "close", "hard", "options"])
+@pytest.mark.parametrize("name", ["small", "large", "close", "hard", "options", "tokens"])
 def test_kernels_in_the_interpreter(name):
     assert "cells agree" in run_cases("cpu", name)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ["small", "large", "close", "hard", "options", "million", "graph", "draws", "memory"])
+@pytest.mark.parametrize(
+    "name", ["small", "large", "close", "hard", "options", "tokens", "million", "graph", "draws", "memory"]
+)
 def test_kernels_on_a_gpu(name):
     assert "cells agree" in run_cases("cuda", name)

@@ -195,6 +195,30 @@ positions_option = click.option(
 )
 @click.option("--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16.")
 @click.option(
+    "--dump-logprobs",
+    "dump_folder",
+    metavar="FOLDER",
+    callback=_not_blank,
+    help="Also write FOLDER/ID.dump.safetensors: what the decoder saw at each step; for `omnitts dump`.",
+)
+@click.option(
+    "--dump-steps",
+    metavar="all|0,7,31|every:4",
+    help="Steps to dump, by their numbers from 0.  [default: all]",
+)
+@click.option(
+    "--dump-top",
+    type=Whole(min=1, max=1024),
+    metavar="N",
+    help="Also dump the N likeliest tokens of every cell, with their logprobs.",
+)
+@click.option("--dump-ids", metavar="ID,...", help="Utterances to dump.  [default: all]")
+@click.option(
+    "--dump-dtype",
+    type=click.Choice(["float16", "float32"]),
+    help="Of the numbers in a dump.  [default: float16]",
+)
+@click.option(
     "--log-stats",
     is_flag=True,
     help="Say at the end where the time went and how full the batches were, also in DIR/summary.json.",
@@ -214,6 +238,11 @@ def synth(
     max_positions: int | None,
     no_cuda_graphs: bool,
     save_codes: bool,
+    dump_folder: str | None,
+    dump_steps: str | None,
+    dump_top: int | None,
+    dump_ids: str | None,
+    dump_dtype: str | None,
     log_stats: bool,
     quiet: bool,
 ) -> int:
@@ -230,16 +259,21 @@ def synth(
     \b
       omnitts synth lines.jsonl --out wavs/ --recipe fast
       omnitts synth lines.jsonl --out wavs/ --model k2-fsa/OmniVoice --device cuda
+      omnitts synth lines.jsonl --out wavs/ --dump-logprobs dumps/ --dump-ids greeting,farewell
       echo '{"text": "Hello."}' | omnitts synth - --out wavs/ --set num_step=8
     """
     run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
 
     from omnitts import job, tts
+    from omnitts.dump.options import check_dumps, read_dumps
     from omnitts.files import check_folder
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.prepare import check_voices
 
-    output = job.Output(Path(out), format, save_codes)
+    dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
+    if dumps is not None:
+        check_dumps(dumps, lines.utterances)
+    output = job.Output(Path(out), format, save_codes, dumps)
     torch_device = tts.resolve_device(device)
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
     checkpoint = open_checkpoint(resolve_model(model))
@@ -263,11 +297,11 @@ def synth(
         progress=job.reporter(len(lines.utterances), quiet=quiet),
         log_stats=log_stats,
     )
-    if not quiet or totals.failed or totals.interrupted:
+    if not quiet or totals.failed or totals.dumps_failed or totals.interrupted:
         click.echo(_closing_line(totals, output), err=True)
     if totals.interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if totals.failed else 0
+    return EXIT_FAILED if totals.failed or totals.dumps_failed else 0
 
 
 BUNDLED_NOTE = (
@@ -281,6 +315,8 @@ def _closing_line(totals: Any, output: Any) -> str:
     line = f"{totals.written} of {totals.utterances} written to {output.folder}"
     if totals.failed:
         line += f", {totals.failed} failed (see {output.folder / 'results.jsonl'})"
+    if totals.dumps_failed:
+        line += f", {counted(totals.dumps_failed, 'dump')} not written"
     if totals.interrupted:
         line += ", interrupted"
     if factor is not None:

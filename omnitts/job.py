@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,9 @@ from tqdm import tqdm
 
 from omnitts import __version__
 from omnitts.audio import stderr_lock, write_audio
+from omnitts.dump import SUFFIX, save
+from omnitts.dump.options import Dumps
+from omnitts.dump.record import dump_of
 from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone
 from omnitts.manifest import Utterance
@@ -41,6 +44,7 @@ class Output:
     folder: Path
     format: str = "wav"
     save_codes: bool = False
+    dumps: Dumps | None = None
 
 
 @dataclass
@@ -50,6 +54,7 @@ class Totals:
     utterances: int
     written: int = 0
     failed: int = 0
+    dumps_failed: int = 0
     audio_seconds: float = 0.0
     wall_seconds: float = 0.0
     interrupted: bool = False
@@ -85,12 +90,20 @@ def run_job(
 
         def deliver(speech: Speech) -> None:
             line = _write(speech, output, tts.sample_rate, file)
+            if output.dumps is not None:
+                line |= _write_dump(speech, output.dumps, tts, line["error"])
             with recording:
                 _record(line, results, totals)
 
         max_positions = max_positions or tts.positions_for(len(utterances))
         speeches = tts.stream(
-            utterances, max_positions=max_positions, progress=progress, stats=stats, deliver=deliver, file=file
+            utterances,
+            max_positions=max_positions,
+            progress=progress,
+            stats=stats,
+            deliver=deliver,
+            file=file,
+            **({} if output.dumps is None else {"watch": output.dumps.of}),
         )
         try:
             with closing(speeches):
@@ -155,6 +168,20 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
     }
 
 
+def _write_dump(speech: Speech, dumps: Dumps, tts: TTS, error: str | None) -> dict[str, str | None]:
+    """Writes the dump of a watched speech, whatever became of its audio; what its line in results.jsonl says of it."""
+    if speech.watched is None:
+        return {"dump": None}
+    path = dumps.folder / f"{speech.id}{SUFFIX}"
+    try:
+        save(path, dump_of(replace(speech, error=error), tts, dumps.dtype))
+    except OSError as failure:
+        why = failure.strerror or failure
+        _remove(path)
+        return {"dump": None, "dump_error": f"cannot write {path}: {why}; the audio is not concerned"}
+    return {"dump": path.name}
+
+
 def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
     try:
         results.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -167,8 +194,15 @@ def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
         totals.audio_seconds += line["seconds"]
     else:
         totals.failed += 1
-        with stderr_lock:
-            tqdm.write(f"error: {line['error']}", file=sys.stderr)
+        _tell(line["error"])
+    if line.get("dump_error"):
+        totals.dumps_failed += 1
+        _tell(line["dump_error"])
+
+
+def _tell(error: str) -> None:
+    with stderr_lock:
+        tqdm.write(f"error: {error}", file=sys.stderr)
 
 
 def _write_codes(path: Path, codes: np.ndarray) -> None:
@@ -196,6 +230,7 @@ def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) ->
         "utterances": totals.utterances,
         "written": totals.written,
         "failed": totals.failed,
+        "dumps_failed": totals.dumps_failed,
         "interrupted": totals.interrupted,
         "audio_seconds": round(totals.audio_seconds, 3),
         "wall_seconds": round(totals.wall_seconds, 3),

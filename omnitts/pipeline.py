@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,9 +27,10 @@ from omnitts.model.decoding import decode_padding
 from omnitts.model.voice import Voice
 from omnitts.packing import halves
 from omnitts.prepare import Piece, plan_batches, plan_pieces, utterance_seed, windows
-from omnitts.speech import Speech, SynthesisError
+from omnitts.speech import Speech, SynthesisError, Watched
 from omnitts.stages import Stages
 from omnitts.stats import Stats
+from omnitts.trace import Trace, Watch
 
 if TYPE_CHECKING:
     from omnitts.tts import TTS
@@ -78,10 +80,23 @@ class Take:
     chunks: dict[int, np.ndarray] = field(default_factory=dict)
     chunk_count: int = 0
     error: str | None = None
+    watch: Watch | None = None
+    traces: dict[int, Trace] = field(default_factory=dict)  # by chunk, as `seeds` are
+    seeds: dict[int, int] = field(default_factory=dict)
+    engine_seconds: float = 0.0
 
     @property
     def ended(self) -> bool:
         return self.error is not None or len(self.chunks) == self.chunk_count
+
+    def watched(self) -> Watched | None:
+        """What was seen of its loops, if it was watched and they all came to their end."""
+        if self.watch is None or len(self.traces) < self.chunk_count:
+            return None
+        each = [
+            [values[chunk] for chunk in range(self.chunk_count)] for values in (self.traces, self.chunks, self.seeds)
+        ]
+        return Watched(self.utterance, *each, self.engine_seconds)
 
     def fail(self, message: str, field: str = "text") -> None:
         """Sets `error`, with its place, as the check of a manifest words its own."""
@@ -110,7 +125,7 @@ def _request(piece: Piece, take: Take) -> Request:
         reference = take.chunks[0]
     elif take.voice is not None:
         reference = take.voice.codes
-    return Request(piece.prompt_ids, reference, piece.target_frames, piece.recipe, piece.seed)
+    return Request(piece.prompt_ids, reference, piece.target_frames, piece.recipe, piece.seed, take.watch)
 
 
 class Pipeline:
@@ -124,6 +139,7 @@ class Pipeline:
         progress: Progress,
         stats: Stats,
         deliver: Callable[[Speech], Any],
+        watch: Callable[[Utterance], Watch | None],
         file: str | None = None,
     ):
         self.tts = tts
@@ -133,6 +149,7 @@ class Pipeline:
         self.stats = stats
         self.deliver = deliver
         self.file = file
+        self.watch = watch  # what to keep of an utterance's loops
         self._waiting = not stages.threaded  # for a window: only then may its progress be told
         self._behind: deque[Future] = deque()  # decodings, each of which comes to the futures of its takes
         self._engine = Lock()  # held while a batch runs: who lacks memory beside it waits for it
@@ -194,7 +211,7 @@ class Pipeline:
 
     def _take(self, utterance: Utterance) -> Take:
         """An utterance with its reference read and encoded, or the error."""
-        take = Take(utterance, utterance_seed(utterance), self.file)
+        take = Take(utterance, utterance_seed(utterance), self.file, watch=self.watch(utterance))
         with self.stages.on_stream():
             if self._add_voice(take):
                 with self._engine:  # beside it memory was too small
@@ -241,18 +258,24 @@ class Pipeline:
         requests = [_request(piece, takes[piece.owner]) for piece in pieces]
         if not requests:
             return
+        began = perf_counter()
         try:
             with self.stats.timing("step"), self._engine:
                 results = generate(self.tts.model, requests, on_step=self.progress.advanced)
         except Exception as error:
             failure, too_large = reason(error), out_of_memory(error)
         else:
+            positions = sum(piece.positions for piece in pieces)
+            a_position = (perf_counter() - began) / positions
             for piece, result in zip(pieces, results, strict=True):
                 take = takes[piece.owner]
                 take.chunks[piece.chunk] = result.codes
+                take.engine_seconds += a_position * piece.positions
+                if result.trace is not None:
+                    take.traces[piece.chunk], take.seeds[piece.chunk] = result.trace, piece.seed
                 if result.status:
                     take.fail(f"generation failed: the model's logits were not finite; {_TRY_ANOTHER_SEED}")
-            self.stats.add(batches=1, clips=len(pieces), positions=sum(piece.positions for piece in pieces))
+            self.stats.add(batches=1, clips=len(pieces), positions=positions)
             return
         # Out here, where the error is gone: it holds on to the batch's memory, which may be what ran out.
         if len(pieces) == 1:
@@ -349,9 +372,9 @@ class Pipeline:
                 take.fail(str(error))
             except Exception as error:
                 take.fail(f"finishing failed: {reason(error)}; {_TRY_AGAIN}")
-        if take.error is not None:
-            speech = replace(speech, error=take.error)
+        speech = replace(speech, error=take.error, watched=take.watched())
         take.chunks.clear()
+        take.traces.clear()
         with self.stats.timing("write"):
             return self.deliver(speech)
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from omnitts.audio import SAMPLE_RATE
+from omnitts.manifest import Utterance
 from omnitts.recipe import Recipe
+from omnitts.trace import Trace
 
 
 class SynthesisError(RuntimeError):
@@ -21,6 +23,17 @@ class SynthesisError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Watched:
+    """What was seen of an utterance's loops, one a piece; for `dump.record`."""
+
+    utterance: Utterance
+    traces: list[Trace]
+    codes: list[np.ndarray]  # int16 [codebooks, T] of each
+    seeds: list[int]
+    engine_seconds: float  # of its batches' time, the share of its positions
+
+
+@dataclass(frozen=True)
 class Speech:
     """One utterance's result. On failure `error` says why, and `audio` and `codes` are None."""
 
@@ -32,6 +45,7 @@ class Speech:
     codes: np.ndarray | None = None  # int16 [codebooks, frames]; the chunks of a long text end to end
     error: str | None = None
     line: int | None = None  # in the manifest, or the number among the items, from 1
+    watched: Watched | None = None  # if it was, and its loops came to their end
 
     @property
     def seconds(self) -> float:

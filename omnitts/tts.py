@@ -26,6 +26,7 @@ from omnitts.recipe import Recipe, load_recipe, shown, with_settings
 from omnitts.speech import Speech, SynthesisError
 from omnitts.stages import stages_for
 from omnitts.stats import Stats
+from omnitts.trace import Watch
 
 WORTH_MEASURING = 200  # utterances
 
@@ -175,6 +176,10 @@ def _as_it_is(speech: Speech) -> Speech:
     return speech
 
 
+def _not_watched(utterance: Utterance) -> None:
+    return None
+
+
 class TTS:
     """A loaded checkpoint. `synthesize` is for Python, `stream` for jobs, `encode_voice` for references."""
 
@@ -240,6 +245,7 @@ class TTS:
         stats: Stats | None = None,
         deliver: Callable[[Speech], Any] = _as_it_is,
         file: str | None = None,
+        watch: Callable[[Utterance], Watch | None] = _not_watched,
     ) -> Iterator[Any]:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
 
@@ -248,15 +254,15 @@ class TTS:
 
         deliver: is called with each Speech as soon as that is there, and makes what is yielded of it. With a GPU
         several threads call it, while the engine goes on. stats: gets the run's times added.
-        file: the manifest, as errors call it.
+        file: the manifest, as errors call it. watch: what to keep of an utterance's loops, for its Speech's `watched`.
         """
         if max_positions is None:
             max_positions = self.positions_for(len(utterances))
         if not isinstance(max_positions, int | np.integer) or max_positions < 1:
             raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
         stages = stages_for(self.device)
-        pipeline = Pipeline(self, stages, int(max_positions), progress or Silent(), stats or Stats(), deliver, file)
-        yield from pipeline.run(utterances)
+        told = progress or Silent(), stats or Stats()
+        yield from Pipeline(self, stages, int(max_positions), *told, deliver, watch, file).run(utterances)
 
     def positions_for(self, utterances: int) -> int:
         """Positions in a batch: those that suit the device, measured where that is worth its seconds."""

@@ -630,6 +630,7 @@ def bench_precision(
     "May be repeated.  [default: both]",
 )
 @click.option("--batch", "batches", type=Whole(min=1), multiple=True, help="Requests in a batch; may be repeated.")
+@click.option("--dump", is_flag=True, help="Also time steps of which everything is dumped, and say what that adds.")
 @json_option
 def bench_step(
     model: str | None,
@@ -637,6 +638,7 @@ def bench_step(
     dtype: str,
     works: tuple[str, ...],
     batches: tuple[int, ...],
+    dump: bool,
     path: Path | None,
 ) -> None:
     """Time a diffusion step with guidance, beside its matrix products alone, measured in the same run."""
@@ -655,5 +657,5 @@ def bench_step(
     else:
         loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, weights)
     chosen = [work for work in step.WORKS if not works or work.name in works]
-    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, float8=torch_dtype == FLOAT8)
+    figures = step.bench_step(loaded, chosen, batches or step.BATCHES, torch_dtype == FLOAT8, dump)
     _show_figures(step.step_table(figures), figures.as_dict(), path)

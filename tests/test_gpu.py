@@ -11,7 +11,7 @@ import omnitts
 from omnitts.bench.job import bench_job, job_table
 from omnitts.bench.precision import bench_precision, precision_table
 from omnitts.bench.step import OMNIVOICE, filled, random_model
-from omnitts.engine import Batch, Request
+from omnitts.engine import Batch, Generated, Request
 from omnitts.manifest import read_utterances
 from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.checkpoint import BUNDLED, load_model, load_tokenizer, open_checkpoint
@@ -19,6 +19,7 @@ from omnitts.model.codec import load_codec
 from omnitts.model.hopper import fused_products_work
 from omnitts.recipe import Recipe
 from omnitts.steps import Engine
+from omnitts.trace import Watch
 from omnitts.tts import load_checkpoint, load_engine, resolve_dtype
 from tests.test_engine import generate, loop_requests, mixed_requests
 
@@ -94,6 +95,27 @@ def test_a_graph_is_its_kernels(request, name, vectors, dtype):
             assert np.array_equal(result.codes, codes)
             assert result.status == 0 and codes.min() >= 0 and codes.max() < 1024
     assert graphs.captures.count and not eager.captures.count
+    watched = [replace(r, watch=Watch(top_n=2) if i % 2 == 0 else None) for i, r in enumerate(requests)]
+    for seen, unseen, codes in zip(graphs.generate(watched), eager.generate(watched), expected, strict=True):
+        assert np.array_equal(seen.codes, codes) and np.array_equal(unseen.codes, codes)
+        check_traces(seen, unseen)
+
+
+def check_traces(made: Generated, other: Generated) -> None:
+    """What was seen of a request, by a graph and without: the same, and it rebuilds the codes."""
+    assert (made.trace is None) == (other.trace is None)
+    if made.trace is None:
+        return
+    assert np.array_equal(made.trace.revealed, other.trace.revealed)
+    rebuilt = np.full_like(made.trace.revealed, -1)
+    for seen, unseen in zip(made.trace.seen, other.trace.seen, strict=True):
+        for name, value in vars(seen).items():
+            np.testing.assert_array_equal(value, getattr(unseen, name))
+        here = made.trace.revealed == seen.step
+        rebuilt[here] = seen.tokens[here]
+        assert np.isfinite(seen.logprobs).all() and not np.isnan(seen.scores).any()
+        np.testing.assert_allclose(seen.top_logprobs[..., 0], seen.confidence, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(rebuilt.T, made.codes)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """One diffusion step: its time beside the matrix products that it cannot do without, and where the rest goes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from omnitts.model.backbone import OmniVoice
 from omnitts.model.checkpoint import ModelConfig
 from omnitts.recipe import Recipe
 from omnitts.steps import Engine, Shape, Step, positions_of
+from omnitts.trace import Watch
 
 OMNIVOICE = ModelConfig(
     vocab_size=151_676,
@@ -69,6 +70,7 @@ class StepRow:
     padded: int  # positions with the padding of the graph's shape
     eager: float
     graph: float
+    dumped: float | None  # the graph, with all that a dump of every cell takes, to the host
     floor: float  # the matrix products of the layers alone, in one graph
     utilisation: float  # the model's FLOP over the graph's time, as a share of a large product's rate
     shares: dict[str, float]  # of the GPU's time, by kind of kernel
@@ -114,14 +116,18 @@ def bench_step(
     works: Sequence[Work] = WORKS,
     batches: Sequence[int] = BATCHES,
     float8: bool = False,
+    dump: bool = False,
 ) -> StepBench:
-    """Times steps of a half-precision model on a GPU, which is used up by it. The floor is half precision's."""
+    """Times steps of a half-precision model on a GPU, which is used up by it. The floor is half precision's.
+
+    dump: also times steps of which everything is dumped but the likeliest tokens.
+    """
     if not torch.cuda.is_available():
         raise InputError("`omnitts bench step` needs a CUDA device")
     rate = matmul_rate()
     floors = {(work, batch): _floor(model, work, batch) for work in works for batch in batches}
     engine = Engine.of(model, float8=float8)
-    rows = [_row(engine, work, batch, floors[work, batch], rate) for work in works for batch in batches]
+    rows = [_row(engine, work, batch, floors[work, batch], rate, dump) for work in works for batch in batches]
     return StepBench(
         torch.cuda.get_device_name(),
         "fp8" if float8 else str(engine.model.dtype).removeprefix("torch."),
@@ -134,7 +140,7 @@ def bench_step(
 
 
 @torch.inference_mode()
-def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float) -> StepRow:
+def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float, dump: bool) -> StepRow:
     requests = [_request(work, engine.model.config, seed) for seed in range(batch)]
     positions = sum(map(positions_of, requests))
     step = filled(engine, requests)
@@ -144,10 +150,21 @@ def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float) -> S
     captured, step.graphs = step.graphs, {}
     eager = milliseconds(lambda: step(now), 5)
     step.graphs = captured
-    flop = _flop(engine.model.config, work, batch)
-    return StepRow(
-        work.name, batch, positions, step.shape.positions, eager, graph, floor, flop / (graph / 1e3) / rate, shares
-    )
+    dumped = _dumped(engine, requests) if dump else None
+    utilisation = _flop(engine.model.config, work, batch) / (graph / 1e3) / rate
+    return StepRow(work.name, batch, positions, step.shape.positions, eager, graph, dumped, floor, utilisation, shares)
+
+
+def _dumped(engine: Engine, requests: Sequence[Request]) -> float:
+    """The time of a step with what it shows copied to the host, as every step's is when all are dumped."""
+    step = filled(engine, [replace(request, watch=Watch()) for request in requests])
+    now = torch.ones(2, step.shape.requests, dtype=torch.int64, device=engine.model.device)
+
+    def run() -> None:
+        step(now)
+        step.sights[False].to_host()
+
+    return milliseconds(run)
 
 
 def filled(engine: Engine, requests: Sequence[Request]) -> Step:
@@ -226,17 +243,18 @@ def _shares(work) -> dict[str, float]:
 
 def step_table(bench: StepBench) -> list[str]:
     """The bench as lines of text."""
+    dumps = any(row.dumped is not None for row in bench.rows)
     lines = [
         f"{bench.device}, {bench.dtype}, attention by {bench.attention}; a large product runs at {bench.teraflops:.0f} "
         f"TFLOP/s; {bench.capture_seconds:.2f} s to capture a graph; {bench.peak_gigabytes:.1f} GB at most",
         f"{'work':<6} {'batch':>5} {'positions':>9} {'padded':>7} {'eager':>8} {'graph':>8} {'a request':>9} "
-        f"{'floor':>8} {'over it':>7} {'of peak':>7}",
+        f"{'floor':>8} {'over it':>7} {'of peak':>7}" + (f" {'dumped':>8}" if dumps else ""),
     ]
     for row in bench.rows:
         lines.append(
             f"{row.work:<6} {row.batch:>5} {row.positions:>9,} {row.padded / row.positions - 1:>7.1%} "
             f"{row.eager:>8.3f} {row.graph:>8.3f} {row.graph / row.batch:>9.3f} {row.floor:>8.3f} {row.ratio:>7.2f} "
-            f"{row.utilisation:>7.0%}"
+            f"{row.utilisation:>7.0%}" + ("" if row.dumped is None else f" {row.dumped / row.graph - 1:>+8.1%}")
         )
     for row in bench.rows:
         parts = ", ".join(f"{kind} {share:.1%}" for kind, share in row.shares.items())

@@ -272,16 +272,16 @@ def synth(
 
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
     if dumps is not None:
-        check_dumps(dumps, lines.utterances)
+        check_dumps(dumps, lines.utterances, lines.recipes)
     output = job.Output(Path(out), format, save_codes, dumps)
     torch_device = tts.resolve_device(device)
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
     checkpoint = open_checkpoint(resolve_model(model))
-    check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
+    check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
     check_folder(output.folder, "--out", (job.RESULTS, job.SUMMARY))  # the tensors, which take a while, come after
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
-    encoder = tts.needs_encoder(lines.utterances)
+    encoder = bool(lines.recordings)
     speaker = tts.load_checkpoint(
         checkpoint, torch_device, torch_dtype, encoder=encoder, cuda_graphs=not no_cuda_graphs
     )
@@ -326,15 +326,23 @@ def _closing_line(totals: Any, output: Any) -> str:
 
 def _read(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> Any:
     """Reads recipe and manifest and prints the warnings; returns (recipe of the run, Manifest)."""
-    from omnitts.manifest import read_manifest
+    from omnitts.manifest import read_all
+
+    run_recipe, reading = _reading(manifest, recipe, settings, voice, limit)
+    lines = read_all(reading)
+    _say_first("warning", lines.warnings)
+    return run_recipe, lines
+
+
+def _reading(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> Any:
+    """Reads the recipe; returns (recipe of the run, the manifest's Reading)."""
+    from omnitts.manifest import Reading
     from omnitts.recipe import load_recipe, parse_settings, with_settings
 
     overrides = parse_settings(settings)
     base = load_recipe(recipe)
     run_recipe = with_settings(base, overrides, file="--set")
-    lines = read_manifest(manifest, recipe=base, settings=overrides, voice=voice, limit=limit)
-    _say_first("warning", lines.warnings)
-    return run_recipe, lines
+    return run_recipe, Reading(manifest, recipe=base, settings=overrides, voice=voice, limit=limit)
 
 
 @cli.command()
@@ -351,13 +359,12 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     else 2.
     """
     _, lines = _read(manifest, recipe, settings, voice, limit)
-    references = {u.ref_audio for u in lines.utterances if u.ref_audio} | {u.voice for u in lines.utterances if u.voice}
-    recipes = {u.recipe.name for u in lines.utterances}
-    recordings = any(u.ref_audio for u in lines.utterances)
+    references = len(lines.recordings) + len(lines.voices)
+    recipes = {recipe.name for recipe in lines.recipes}
     click.echo(
-        f"{lines.name}: {counted(len(lines.utterances), 'utterance')}, {counted(len(references), 'reference')}, "
+        f"{lines.name}: {counted(len(lines.utterances), 'utterance')}, {counted(references, 'reference')}, "
         f"{counted(len(recipes), 'recipe')}: all right"
-        + ("; of recordings the start was read, `omnitts plan` reads all" if recordings else "")
+        + ("; of recordings the start was read, `omnitts plan` reads all" if lines.recordings else "")
     )
 
 
@@ -383,7 +390,7 @@ def plan(
     Exit codes: 0, nothing stands against it; 1, some utterances would fail, each of them named; 2, the input was
     refused.
     """
-    _, lines = _read(manifest, recipe, settings, voice, limit)
+    _, reading = _reading(manifest, recipe, settings, voice, limit)
 
     from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
     from omnitts.packing import DEFAULT_MAX_POSITIONS
@@ -391,13 +398,14 @@ def plan(
     from omnitts.prepare import check_voices
 
     checkpoint = open_checkpoint(resolve_model(model))
-    check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
-    tokenizer = load_tokenizer(checkpoint)
     if max_positions is None:
         from omnitts.tts import resolve_device  # torch, which takes a while to import
 
         max_positions = DEFAULT_MAX_POSITIONS[resolve_device("auto").type]
-    plans = list(plan_job(tokenizer, lines.utterances, max_positions))
+    plans = list(plan_job(load_tokenizer(checkpoint), reading, max_positions))
+    lines = reading.manifest(())
+    _say_first("warning", lines.warnings)
+    check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
     for line in describe(plans, lines.name):
         click.echo(line)
     return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
@@ -609,11 +617,11 @@ def bench_precision(
     torch_device = tts.resolve_device(device)
     torch_dtype, reference_dtype = (tts.resolve_dtype(name, torch_device) for name in (dtype, against))
     checkpoint = open_checkpoint(resolve_model(model))
-    check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
-    encoder = tts.needs_encoder(lines.utterances)
+    check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
+    encoder = bool(lines.recordings)
     reference = tts.load_checkpoint(checkpoint, torch_device, reference_dtype, encoder=encoder, cuda_graphs=False)
     other = tts.load_engine(checkpoint, torch_device, torch_dtype, cuda_graphs=False)
-    figures = precision.bench_precision(reference, other, dtype, lines.utterances)
+    figures = precision.bench_precision(reference, other, dtype, list(lines.utterances))
     _show_figures(precision.precision_table(figures), figures.as_dict(), path)
 
 

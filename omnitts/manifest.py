@@ -4,12 +4,14 @@ All that is wrong with the file itself is found before any audio is made, and to
 the header and the samples up to the first sound are read: what is damaged further on fails when its turn comes.
 """
 
+import hashlib
 import json
 import os
 import re
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +28,7 @@ from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, sh
 
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
+KEPT = 1 << 14  # utterances of a manifest that stay in memory
 LONG_REFERENCE = 30.0  # seconds from which one is warned of
 _ODD_HASTE = 5  # times faster than usual
 _ODD_SLOWNESS = 3  # times slower: slow speech is up to 2.5 times, in any script
@@ -69,9 +72,12 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Manifest:
-    utterances: list[Utterance]
+    utterances: Collection[Utterance]  # a long one's are read anew each time they are gone through
     warnings: list[str]  # one line each; a warning of many lines is told once, with their number
     name: str  # the file as messages call it
+    recipes: Sequence[Recipe]  # those of its lines
+    recordings: Collection[str]  # paths of its references
+    voices: Mapping[str, int]  # path of a voice file -> the first line that has it
 
 
 class ManifestError(InputError):
@@ -100,7 +106,8 @@ def read_manifest(
     - .lst: `id|ref_text|ref_audio|text` a line, as in seed-tts lists; one further column is ignored.
 
     Lines are UTF-8, blank ones are skipped, paths in them are relative to the manifest's folder. Recordings
-    are looked into and voice files read, each once. The file is never in memory as a whole.
+    are looked into and voice files read, each once. The file is never in memory as a whole: of a long one its
+    utterances are read anew when they are gone through, from a copy on disk if they came from standard input.
 
     Args:
         source: a path, or "-" for JSON Lines from standard input.
@@ -111,24 +118,133 @@ def read_manifest(
 
     Raises ManifestError with all the problems of the file; InputError when `settings` are wrong themselves.
     """
-    source = os.fspath(source)
-    name, folder = ("stdin", "") if source == "-" else (source, os.path.dirname(source))
-    suffix = ".jsonl" if source == "-" else os.path.splitext(source)[1].lower()
-    run_voice = None if voice is None else os.fspath(voice)
-    checker = _Checker(name, folder, recipe, settings or {}, run_voice)
-    parse = None
-    with _open(source, checker) as stream:
-        for text in islice(checker.lines(stream), None if limit is None else min(limit, sys.maxsize)):
+    return read_all(Reading(source, recipe=recipe, settings=settings, voice=voice, limit=limit))
+
+
+def read_all(reading: "Reading") -> Manifest:
+    """Goes through a manifest; keeps its utterances in memory if they are few. Raises ManifestError."""
+    kept: list[Utterance] = []
+    for utterance in reading:
+        if reading.count <= KEPT:
+            kept.append(utterance)
+    return reading.manifest(kept if reading.count <= KEPT else Lines(reading))
+
+
+class Reading:
+    """A manifest on its way in: go through it once for its utterances, then ask for `manifest`.
+
+    From the first bad line on there are only problems to come.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        recipe: Recipe,
+        settings: Mapping[str, object] | None = None,
+        voice: str | os.PathLike[str] | None = None,
+        limit: int | None = None,
+    ):
+        """The arguments are those of `read_manifest`."""
+        self.source = os.fspath(source)
+        self.limit = None if limit is None else min(limit, sys.maxsize)
+        name, folder = ("stdin", "") if self.source == "-" else (self.source, os.path.dirname(self.source))
+        run_voice = None if voice is None else os.fspath(voice)
+        self.checker = _Checker(name, folder, recipe, settings or {}, run_voice)
+        self.copy: IO[bytes] | None = None  # of standard input
+
+    @property
+    def count(self) -> int:
+        """Good lines so far."""
+        return self.checker.count
+
+    def __iter__(self) -> Iterator[Utterance]:
+        with _open(self.source, self.checker) as stream:
+            if self.source == "-":
+                stream = self.copy = _Copied(stream)
+            yield from self._read(stream)
+
+    def again(self) -> Iterator[Utterance]:
+        """The utterances once more, without looking again for all that could be wrong.
+
+        Raises ManifestError where the file is no longer what it was.
+        """
+        checker = self.checker
+        checker.problems, checker.first_time = [], False
+        if self.copy is not None:
+            self.copy.seek(0)
+        with _open(self.source, checker) if self.copy is None else nullcontext(self.copy) as stream:
+            yield from self._read(stream)
+        if checker.problems:
+            raise checker.fatal("it is no longer what it was when the run began: leave it alone until the run ends")
+
+    def _read(self, stream: IO[bytes]) -> Iterator[Utterance]:
+        checker, parse = self.checker, None
+        suffix = ".jsonl" if self.source == "-" else os.path.splitext(self.source)[1].lower()
+        for text in islice(checker.lines(stream), self.limit):
             parse = parse or _parser(suffix, text, checker)
             try:
                 record = parse(text)
             except InputError as error:
                 checker.problem(error.field, error.message)
             else:
-                checker.add(record)
-    if not checker.utterances and not checker.problems:
-        checker.problems.append(InputError("no utterances in it: write one a line", file=name))
-    return Manifest(checker.result(), checker.warnings(), name)
+                if (utterance := checker.add(record)) is not None and not checker.problems:
+                    yield utterance
+
+    def manifest(self, utterances: Collection[Utterance]) -> Manifest:
+        """What is known at its end. Raises ManifestError with all the problems of the file."""
+        checker = self.checker
+        if not checker.count and not checker.problems:
+            checker.problems.append(InputError("no utterances in it: write one a line", file=checker.name))
+        if checker.problems:
+            raise ManifestError(checker.problems)
+        recipes = {id(found): found for found in checker.recipes.values() if isinstance(found, Recipe)}
+        if checker.run_recipe_used:
+            recipes[id(checker.run_recipe)] = checker.run_recipe
+        return Manifest(
+            utterances,
+            checker.warnings(),
+            checker.name,
+            list(recipes.values()),
+            checker.recordings,
+            checker.voice_lines,
+        )
+
+
+class Lines(Collection[Utterance]):
+    """The utterances of a long manifest: read from the file whenever they are gone through."""
+
+    def __init__(self, reading: Reading):
+        self.reading = reading
+        self.count = reading.count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Utterance]:
+        return self.reading.again()
+
+    def __contains__(self, utterance: object) -> bool:
+        return any(utterance == other for other in self)
+
+
+class _Copied:
+    """A stream that keeps on disk what was read from it, for `seek(0)` to begin again."""
+
+    def __init__(self, stream: IO[bytes]):
+        self.stream: IO[bytes] | None = stream
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this object)
+
+    def readline(self, most: int) -> bytes:
+        if self.stream is None:
+            return self.file.readline(most)
+        line = self.stream.readline(most)
+        self.file.write(line)
+        return line
+
+    def seek(self, place: int) -> None:
+        self.stream = None
+        self.file.seek(place)
 
 
 def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> list[Utterance]:
@@ -139,9 +255,13 @@ def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> 
     """
     checker = _Checker("items", "", recipe, {}, None)
     checker.unit = "item"
+    utterances = []
     for checker.line, record in enumerate(records, 1):
-        checker.add({str(k): os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in record.items()})
-    utterances = checker.result()
+        plain = {str(k): os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in record.items()}
+        if (utterance := checker.add(plain)) is not None:
+            utterances.append(utterance)
+    if checker.problems:
+        raise ManifestError(checker.problems)
     for message in checker.warnings():
         warnings.warn(message, stacklevel=3)  # the line that called the function that called this one
     return utterances
@@ -237,6 +357,11 @@ def _other_kind(start: bytes) -> str | None:
 
 # --- Fields: a value as JSON gives it to what an utterance holds ------------------------------------------
 # Each raises InputError with only a message; the checker knows the place.
+
+
+def _hash(name: str) -> int:
+    """63 bits that stand for a name: among a million, two share them once in ten million manifests."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def _string(value: object) -> str | None:
@@ -347,11 +472,14 @@ class _Checker:
         self.run_voice = voice
 
         self.line: int | None = None  # the number of the latest line
-        self.utterances: list[Utterance] = []
+        self.count = 0  # of good lines
+        self.first_time = True  # or else the file was checked before
         self.problems: list[InputError] = []
         self.warned: dict[tuple[str, str], list[int]] = {}  # (field, message) -> [first line, lines]
 
-        self.lines_by_id: dict[str, int] = {}
+        self.lines_by_id: dict[int, int] = {}  # by a hash: a million names take a tenth of the memory so
+        self.voice_lines: dict[str, int] = {}  # path -> first line
+        self.run_recipe_used = False
         self.languages: dict[str, str | None] = {}
         self.unknown_fields: dict[str, str] = {}  # field -> message
         self.file_problems: dict[tuple[str, str], str | None] = {}  # (field, path) -> message
@@ -373,11 +501,6 @@ class _Checker:
         """What ends the reading: the problems so far and this one."""
         self.problem(None, message)
         return ManifestError(self.problems)
-
-    def result(self) -> list[Utterance]:
-        if self.problems:
-            raise ManifestError(self.problems)
-        return self.utterances
 
     def warnings(self) -> list[str]:
         messages = []
@@ -414,7 +537,8 @@ class _Checker:
         except OSError as error:
             raise self.fatal(f"cannot be read: {error.strerror or error}") from None
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add(self, record: dict[str, Any]) -> Utterance | None:
+        """The utterance of a record, unless something is wrong with it."""
         problems_before = len(self.problems)
         for key in record.keys() - _FIELD_SET:
             self.unknown_field(key)
@@ -438,10 +562,15 @@ class _Checker:
         )
         if utterance.duration is not None and utterance.speed is not None:
             self.warn("speed", "ignored, for duration sets the length")
-        if len(self.problems) == problems_before:
+        if self.first_time and len(self.problems) == problems_before:
             self.length(utterance)
-        if len(self.problems) == problems_before:
-            self.utterances.append(utterance)
+        if len(self.problems) > problems_before:
+            return None
+        if self.first_time:
+            self.count += 1
+            if utterance.voice is not None:
+                self.voice_lines.setdefault(utterance.voice, self.line)
+        return utterance
 
     def take(self, record: dict[str, Any], field: str, read: Callable[[object], Any]) -> Any:
         """The field's value, read; None when it is absent or null."""
@@ -463,7 +592,9 @@ class _Checker:
 
     def id(self, record: dict[str, Any]) -> str | None:
         value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", _file_name)
-        if value is not None and (first := self.lines_by_id.setdefault(value, self.line)) != self.line:
+        if value is None or not self.first_time:
+            return value
+        if (first := self.lines_by_id.setdefault(_hash(value), self.line)) != self.line:
             self.problem("id", f"{shown(value)} is the id of {self.unit} {first} too: each names an output")
         return value
 
@@ -550,6 +681,7 @@ class _Checker:
     def recipe(self, record: dict[str, Any]) -> Recipe | None:
         given = record.get("recipe")
         if given is None:
+            self.run_recipe_used = True
             return self.run_recipe
         key = given
         if isinstance(given, dict):

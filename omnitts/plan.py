@@ -1,8 +1,12 @@
 """A look ahead: the batches that a job would run, from a manifest and a tokenizer alone."""
 
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import chain, islice
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from omnitts.audio import read_audio
@@ -11,10 +15,13 @@ from omnitts.errors import InputError, counted
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.model.voice import load_voice, prepare_reference
-from omnitts.prepare import ReferenceLike, plan_batches, plan_pieces, windows
+from omnitts.prepare import Piece, ReferenceLike, plan_batches, plan_pieces, windows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+ALONE = 12  # windows that are planned before other cores are asked to help
+MOST_REFERENCES = 1 << 15  # whose lengths are kept
 
 
 @dataclass(frozen=True)
@@ -37,33 +44,82 @@ class Unusable:
 
 
 def plan_job(
-    tokenizer: "Tokenizer", utterances: Sequence[Utterance], max_positions: int
+    tokenizer: "Tokenizer", utterances: Iterable[Utterance], max_positions: int
 ) -> Iterator[BatchPlan | Unusable]:
-    """The batches in the order in which `TTS.stream` runs them."""
-    reference_of = lru_cache(maxsize=4096)(_reference)
-    for window in windows(utterances):
+    """The batches in the order in which `TTS.stream` runs them. Of many utterances, on all cores."""
+    planner, waiting = Planner(tokenizer, max_positions), windows(utterances)
+    for window in islice(waiting, ALONE):
+        yield from planner.plan(window)
+    many = next(waiting, None)
+    if many is None:
+        return
+    workers = os.cpu_count() or 1
+    # Spawned, not forked: the tokenizer has threads of its own.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start, (planner,)) as pool:
+        ahead: deque[Future[list[BatchPlan | Unusable]]] = deque()
+        for window in chain([many], waiting):
+            ahead.append(pool.submit(_plan, window))
+            if len(ahead) > 2 * workers:
+                yield from ahead.popleft().result()
+        for future in ahead:
+            yield from future.result()
+
+
+class Planner:
+    """Plans windows of utterances; keeps the lengths of their references."""
+
+    def __init__(self, tokenizer: "Tokenizer", max_positions: int):
+        self.tokenizer = tokenizer
+        self.max_positions = max_positions
+        self.references: dict[tuple, ReferenceLike | None] = {}
+
+    def plan(self, window: list[Utterance]) -> list[BatchPlan | Unusable]:
+        """The batches of a window, and who is in none."""
+        plans: list[BatchPlan | Unusable] = []
         usable, references = [], []
         for utterance in window:
             try:
-                reference = reference_of(
-                    utterance.voice, utterance.ref_audio, utterance.ref_text, utterance.recipe.preprocess_prompt
-                )
+                references.append(self._reference(utterance))
             except InputError as error:
-                yield Unusable(utterance.line, utterance.reference_field, str(error))
+                plans.append(Unusable(utterance.line, utterance.reference_field, str(error)))
             else:
                 usable.append(utterance)
-                references.append(reference)
-        pieces = plan_pieces(tokenizer, usable, references, [0] * len(usable))
+        pieces = plan_pieces(self.tokenizer, usable, references, [0] * len(usable))
         refused = {piece.owner: reason for piece in pieces if (reason := too_long(piece.target_frames))}
-        yield from (Unusable(usable[owner].line, "text", reason) for owner, reason in refused.items())
+        plans += [Unusable(usable[owner].line, "text", reason) for owner, reason in refused.items()]
         pieces = [piece for piece in pieces if piece.owner not in refused]
-        for batch in plan_batches(pieces, max_positions):
-            yield BatchPlan(
-                len(batch),
-                sum(piece.target_frames for piece in batch),
-                sum(piece.positions for piece in batch),
-                max(piece.recipe.num_step for piece in batch),
-            )
+        return plans + [_plan_of(batch) for batch in plan_batches(pieces, self.max_positions)]
+
+    def _reference(self, utterance: Utterance) -> ReferenceLike | None:
+        recipe = utterance.recipe
+        key = utterance.voice, utterance.ref_audio, utterance.ref_text, recipe.preprocess_prompt
+        if key not in self.references:
+            if len(self.references) >= MOST_REFERENCES:
+                self.references.clear()
+            self.references[key] = _reference(*key)
+        return self.references[key]
+
+
+_planner: Planner  # of a process that plans for another
+
+
+def _start(planner: Planner) -> None:
+    global _planner
+    _planner = planner
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process
+
+
+def _plan(window: list[Utterance]) -> list[BatchPlan | Unusable]:
+    return _planner.plan(window)
+
+
+def _plan_of(batch: Sequence[Piece]) -> BatchPlan:
+    return BatchPlan(
+        len(batch),
+        sum(piece.target_frames for piece in batch),
+        sum(piece.positions for piece in batch),
+        max(piece.recipe.num_step for piece in batch),
+    )
 
 
 def _reference(

@@ -6,7 +6,7 @@ reference audio is yet to be made: the first chunk's length is planned, only its
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -75,19 +75,16 @@ def windows(utterances: Iterable[Utterance]) -> Iterator[list[Utterance]]:
 
 def check_voices(
     checkpoint: Checkpoint,
-    utterances: Iterable[Utterance],
+    first_lines: Mapping[str, int],
     *,
     file: str | None = None,
     run_voice: str | None = None,
 ) -> None:
     """Raises ManifestError with each voice file that was made with another codec than the checkpoint's.
 
-    file: the manifest, as messages call it. run_voice: the voice file given for the whole run, if any.
+    first_lines: the first line of each voice file, by its path. file: the manifest, as messages call it.
+    run_voice: the voice file given for the whole run, if any.
     """
-    first_lines: dict[str, int] = {}
-    for utterance in utterances:
-        if utterance.voice is not None:
-            first_lines.setdefault(utterance.voice, utterance.line)
     problems = []
     for path, line in first_lines.items():
         made_with = load_voice(path).codec

@@ -1,7 +1,7 @@
 """What is asked to be dumped, from the command line's options, checked."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 from omnitts.errors import InputError, counted
 from omnitts.files import check_folder
 from omnitts.manifest import Utterance
+from omnitts.recipe import Recipe
 from omnitts.trace import Watch
 
 
@@ -44,15 +45,18 @@ def read_dumps(
     return Dumps(Path(folder), watch, names, np.float32 if dtype == "float32" else np.float16)
 
 
-def check_dumps(dumps: Dumps, utterances: Sequence[Utterance]) -> None:
-    """Raises InputError unless all that is to be dumped is there, and can be written and numbered."""
+def check_dumps(dumps: Dumps, utterances: Iterable[Utterance], recipes: Iterable[Recipe]) -> None:
+    """Raises InputError unless all that is to be dumped is there, and can be written and numbered.
+
+    recipes: those of the utterances.
+    """
     check_folder(dumps.folder, "--dump-logprobs")
     if dumps.ids is not None:
         unknown = sorted(dumps.ids - {utterance.id for utterance in utterances})
         if unknown:
             raise InputError(f"{_some(unknown)}: no such id in the manifest", field="--dump-ids")
     if dumps.watch.only is not None:
-        most = max((u.recipe.num_step for u in utterances if dumps.of(u) is not None), default=1)
+        most = max(recipe.num_step for recipe in recipes)
         beyond = sorted(step for step in dumps.watch.only if step >= most)
         if beyond:
             steps = _some([str(step) for step in beyond])

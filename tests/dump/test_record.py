@@ -149,7 +149,7 @@ def test_options_that_cannot_be_followed(options, message, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     utterances = read_utterances([{"id": "a", "text": "Hello."}], recipe=Recipe())
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        check_dumps(read_dumps(*options), utterances)
+        check_dumps(read_dumps(*options), utterances, [Recipe()])
 
 
 def test_which_steps_and_ids(tmp_path):
@@ -164,7 +164,7 @@ def test_which_steps_and_ids(tmp_path):
 def job_of(tts, folder, records, **options) -> tuple[job.Totals, dict[str, dict]]:
     dumps = read_dumps(str(folder / "dumps"), *(options.get(name) for name in ("steps", "top", "ids", "dtype")))
     utterances = read_utterances(records, recipe=Recipe(num_step=3))
-    check_dumps(dumps, utterances)
+    check_dumps(dumps, utterances, [Recipe()])
     (folder / "wavs").mkdir()
     totals = job.run_job(
         tts, utterances, job.Output(folder / "wavs", dumps=dumps), asked={"manifest": "lines"},

@@ -142,6 +142,17 @@ manifest_options = _options(
     click.option("--limit", type=Whole(min=1), metavar="N", help="Only the first N utterances."),
 )
 
+
+def _shard(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """I/N as two whole numbers, 1 <= I <= N."""
+    if value is None:
+        return None
+    number, slash, parts = value.partition("/")
+    if not (slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise click.BadParameter(f"{value!r} is no part of a whole: write 1/8 for the first of eight")
+    return int(number), int(parts)
+
+
 model_option = click.option(
     "--model",
     metavar="FOLDER|HUB_ID|NAME",
@@ -195,6 +206,21 @@ positions_option = click.option(
 )
 @click.option("--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16.")
 @click.option(
+    "--resume/--overwrite",
+    "resume",
+    default=True,
+    show_default=True,
+    help="Make only what an earlier run into DIR has not made, or all of it again. A line whose text, reference, "
+    "recipe or model changed counts as not made.",
+)
+@click.option("--retry-failed", is_flag=True, help="Also make again the lines that failed in an earlier run.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    callback=_shard,
+    help="Voice one of N parts of the manifest: every N-th line from the I-th. For job arrays, which may share DIR.",
+)
+@click.option(
     "--dump-logprobs",
     "dump_folder",
     metavar="FOLDER",
@@ -238,6 +264,9 @@ def synth(
     max_positions: int | None,
     no_cuda_graphs: bool,
     save_codes: bool,
+    resume: bool,
+    retry_failed: bool,
+    shard: tuple[int, int] | None,
     dump_folder: str | None,
     dump_steps: str | None,
     dump_top: int | None,
@@ -250,11 +279,13 @@ def synth(
 
     Writes DIR/ID.wav, DIR/results.jsonl (a line an utterance) and DIR/summary.json. MANIFEST may be - for
     JSON Lines from standard input. It is checked as a whole, as by `omnitts check`, before work starts. An
-    utterance that fails later is recorded in results.jsonl and costs no other. Ctrl-C, SIGTERM or SIGHUP ends a run
-    early and keeps what is done.
+    utterance that fails later is recorded in results.jsonl and costs no other.
 
-    Exit codes: 0, all were written; 1, some failed; 2, the input was refused, or another run is writing into
-    DIR; 130, interrupted.
+    The same command again goes on where a run ended, however it did. Ctrl-C, SIGTERM or SIGHUP ends one after the
+    batch at hand; a second one ends it at once. `omnitts status DIR` says how far it is.
+
+    Exit codes: 0, all are there; 1, some failed, or the run could not go on; 2, the input was refused, or another
+    run is writing into DIR; 130, interrupted.
 
     \b
       omnitts synth lines.jsonl --out wavs/ --recipe fast
@@ -273,12 +304,14 @@ def synth(
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
     if dumps is not None:
         check_dumps(dumps, lines.utterances, lines.recipes)
-    output = job.Output(Path(out), format, save_codes, dumps)
+    output = job.Output(Path(out), format, save_codes, dumps, shard)
     torch_device = tts.resolve_device(device)
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
-    check_folder(output.folder, "--out", (job.RESULTS, job.SUMMARY))  # the tensors, which take a while, come after
+    check_folder(
+        output.folder, "--out", (output.results.name, output.summary.name)
+    )  # the tensors, which take a while, come after
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
     encoder = bool(lines.recordings)
@@ -295,13 +328,16 @@ def synth(
         },
         max_positions=max_positions,
         progress=job.reporter(len(lines.utterances), quiet=quiet),
+        again=job.Again(not resume, retry_failed),
         log_stats=log_stats,
     )
-    if not quiet or totals.failed or totals.dumps_failed or totals.interrupted:
+    if totals.stopped:
+        click.echo(f"error: {totals.stopped}", err=True)
+    if not quiet or not totals.all_well:
         click.echo(_closing_line(totals, output), err=True)
     if totals.interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if totals.failed or totals.dumps_failed else 0
+    return 0 if totals.all_well else EXIT_FAILED
 
 
 BUNDLED_NOTE = (
@@ -312,9 +348,13 @@ BUNDLED_NOTE = (
 
 def _closing_line(totals: Any, output: Any) -> str:
     factor = totals.real_time_factor
-    line = f"{totals.written} of {totals.utterances} written to {output.folder}"
+    line = f"{totals.written:,} of {totals.utterances:,} written to {output.folder}"
+    if totals.kept:
+        line += f", {totals.kept:,} were there"
     if totals.failed:
-        line += f", {totals.failed} failed (see {output.folder / 'results.jsonl'})"
+        line += f", {totals.failed:,} failed (see {output.results})"
+    if totals.failed_before:
+        line += f", {totals.failed_before:,} had failed before (--retry-failed tries them again)"
     if totals.dumps_failed:
         line += f", {counted(totals.dumps_failed, 'dump')} not written"
     if totals.interrupted:
@@ -409,6 +449,21 @@ def plan(
     for line in describe(plans, lines.name):
         click.echo(line)
     return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR")
+def status(folder: str) -> int:
+    """Say how far the job in DIR is, the --out folder of a `synth` that runs, was ended, or is done.
+
+    Exit codes: 0, all of it is written; 1, lines are left or have failed; 2, there is no job in DIR.
+    """
+    from omnitts.status import describe, read_parts
+
+    parts = read_parts(Path(folder))
+    for line in describe(parts):
+        click.echo(line)
+    return 0 if all(part.left == 0 and not part.failed for part in parts) else EXIT_FAILED
 
 
 @cli.group(invoke_without_command=True)

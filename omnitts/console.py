@@ -4,8 +4,10 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -70,6 +72,41 @@ def stop_on_signals() -> None:
     for number in _STOPS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
+
+
+class Stopping:
+    """Whether a run was asked to stop; `requested` is read between two batches."""
+
+    requested = False
+
+
+@contextmanager
+def stop_gently() -> Iterator[Stopping]:
+    """In the block the first signal to stop is a request, and the next one, a second later or more, an interrupt."""
+    stopping, last = Stopping(), -_PATIENCE
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < _PATIENCE:
+            return
+        last = now
+        if stopping.requested:
+            raise KeyboardInterrupt
+        stopping.requested = True
+        print("\nstopping after the current batch; once more to stop at once", file=sys.stderr)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        before = {number: signal.getsignal(number) for number in _STOPS}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(number, stop)
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def ignore_signals() -> None:

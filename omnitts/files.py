@@ -1,9 +1,12 @@
 """Files that appear whole or not at all, and one that only one run at a time writes."""
 
+import hashlib
 import os
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import IO
@@ -35,9 +38,33 @@ def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
             raise InputError(f"{folder / name} is a folder, where a file is to be written: move it", field=option)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what `atomic_path` left in a folder, and below, in processes of this machine that were killed."""
+    for path in folder.rglob(".*.tmp-*"):
+        host, _, process = path.name.rpartition(".tmp-")[2].partition("-")
+        if host == _host() and process.isdecimal() and not _is_running(int(process)):
+            path.unlink(missing_ok=True)
+
+
+@cache
+def _host() -> str:
+    """Stands for this machine: folders may be shared by several."""
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=3).hexdigest()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        pass
+    return True
+
+
 @contextmanager
 def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
-    """Open a file to write it anew, unless another process has it open this way: InputError, and it stays as it is.
+    """Open a file to append to it, unless another process has it open this way: InputError, and it stays as it is.
 
     The system takes the lock back when a process ends, however it does, so that none is ever left behind. Whoever
     writes has to flush, too: closing tells of no error.
@@ -57,11 +84,24 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
     except OSError:
         pass  # a file system without locks
     try:
-        file.truncate(0)
         yield file
     finally:
         with suppress(OSError):
             file.close()
+
+
+def is_open_alone(path: Path) -> bool:
+    """Whether a process has the file open by `open_alone`, as far as the file system can tell."""
+    if fcntl is None:
+        return False
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+    return False
 
 
 @contextmanager
@@ -70,10 +110,10 @@ def atomic_path(path: str | PathLike) -> Iterator[Path]:
 
     Whoever looks at `path` sees the old file or the whole new one, also when the process is killed half way.
     On an error the temporary file is removed and `path` stays as it was; an OSError then names `path`. The
-    process id in the temporary name keeps two runs from writing into each other's file.
+    process in the temporary name keeps two runs from writing into each other's file.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp-{_host()}-{os.getpid()}")
     try:
         yield temporary
         os.replace(temporary, path)

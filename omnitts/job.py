@@ -1,15 +1,17 @@
 """A whole manifest: run the utterances, write audio as it comes, report on each and on all."""
 
+import errno
 import io
 import json
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, Protocol
@@ -19,22 +21,35 @@ from tqdm import tqdm
 
 from omnitts import __version__
 from omnitts.audio import stderr_lock, write_audio
+from omnitts.console import stop_gently
 from omnitts.dump import SUFFIX, save
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
 from omnitts.errors import InputError, counted
-from omnitts.files import atomic_path, open_alone
+from omnitts.files import atomic_path, open_alone, sweep
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
-from omnitts.pipeline import Progress
+from omnitts.pipeline import DeviceLost, Progress
 from omnitts.recipe import digest
+from omnitts.results import RESULTS, SUMMARY, History, cut_to_whole_lines, line_key, part_name
 from omnitts.speech import Speech
 from omnitts.stats import Stats
 from omnitts.tts import TTS, dtype_name
 
-RESULTS = "results.jsonl"
-SUMMARY = "summary.json"
 LOG_SECONDS = 30
+
+# With these a file system takes no more files, or is not there: the lines to come would fare no better.
+_NO_PLACE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ENOENT", "ENODEV", "ENOTDIR")} | {
+    getattr(errno, "ESTALE", errno.EIO)
+}
+
+
+@dataclass(frozen=True)
+class Again:
+    """What a run does about lines that an earlier run into the same folder has settled."""
+
+    overwrite: bool = False  # makes all of them again
+    retry_failed: bool = False  # makes those again that failed
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,31 @@ class Output:
     format: str = "wav"
     save_codes: bool = False
     dumps: Dumps | None = None
+    shard: tuple[int, int] | None = None  # (i, n): the i-th of n parts of the manifest, from 1
+
+    def path(self, name: str) -> Path:
+        """Of an utterance's audio."""
+        return self.folder / f"{name}.{self.format}"
+
+    def codes(self, name: str) -> Path:
+        return self.path(name).with_name(f"{name}.codes.npy")
+
+    def paths(self, name: str) -> list[Path]:
+        """Of all that is written of an utterance, but for its dump."""
+        return [self.path(name), *([self.codes(name)] if self.save_codes else [])]
+
+    @property
+    def manner(self) -> str:
+        """How audio is written, for `results.line_key`."""
+        return self.format
+
+    @property
+    def results(self) -> Path:
+        return self.folder / part_name(RESULTS, self.shard)
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / part_name(SUMMARY, self.shard)
 
 
 @dataclass
@@ -52,12 +92,20 @@ class Totals:
     """The sums of a run."""
 
     utterances: int
-    written: int = 0
+    written: int = 0  # in this run, as all that follows
     failed: int = 0
+    kept: int = 0  # written by an earlier run
+    failed_before: int = 0  # and not tried again
     dumps_failed: int = 0
     audio_seconds: float = 0.0
     wall_seconds: float = 0.0
     interrupted: bool = False
+    stopped: str | None = None  # what made it impossible to go on
+
+    @property
+    def all_well(self) -> bool:
+        """Whether every utterance has its audio, and its dump where one was wanted."""
+        return not (self.failed or self.failed_before or self.dumps_failed or self.interrupted or self.stopped)
 
     @property
     def real_time_factor(self) -> float | None:
@@ -67,61 +115,134 @@ class Totals:
 
 def run_job(
     tts: TTS,
-    utterances: Sequence[Utterance],
+    utterances: Collection[Utterance],
     output: Output,
     *,
     asked: Mapping[str, Any],
     max_positions: int | None,
     progress: "Reporter",
+    again: Again = Again(),
     log_stats: bool = False,
 ) -> Totals:
-    """Voices all utterances into the output folder.
+    """Voices all utterances into the output folder, but for those that an earlier run has settled.
 
-    Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json
-    closes the run, also one that Ctrl-C ended, and repeats what was `asked` for. An utterance that fails is
-    recorded and costs no other. Raises InputError when another run is writing into the folder.
+    Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json tells of
+    the run from its start, and repeats what was `asked` for. An utterance that fails is recorded and costs no other.
+    A first Ctrl-C ends the run after the batch at hand, a second one at once. Raises InputError when another run is
+    writing into the folder.
 
     max_positions: None for what suits the device. log_stats: also print where the time went, and put it into
     summary.json.
     """
-    totals, stats, recording, file = Totals(len(utterances)), Stats(), Lock(), asked["manifest"]
-    started, clock = datetime.now(UTC), time.perf_counter()
-    with open_alone(output.folder / RESULTS, "--out") as results:
-
-        def deliver(speech: Speech) -> None:
-            line = _write(speech, output, tts.sample_rate, file)
-            if output.dumps is not None:
-                line |= _write_dump(speech, output.dumps, tts, line["error"])
-            with recording:
-                _record(line, results, totals)
-
-        max_positions = max_positions or tts.positions_for(len(utterances))
-        speeches = tts.stream(
-            utterances,
-            max_positions=max_positions,
-            progress=progress,
-            stats=stats,
-            deliver=deliver,
-            file=file,
-            **({} if output.dumps is None else {"watch": output.dumps.of}),
-        )
+    with open_alone(output.results, "--out") as results, stop_gently() as stopping:
+        sweep(output.folder)
+        if again.overwrite:
+            results.truncate(0)
+        cut_to_whole_lines(results)
+        job = _Job(tts, output, results, asked["manifest"], again, progress, Totals(_share(len(utterances), output)))
+        max_positions = max_positions or tts.positions_for(job.totals.utterances)
+        about = {**asked, "format": output.format}
+        started, stats = datetime.now(UTC), Stats()
+        _write_json(output.summary, about | _summary(job, started, max_positions, "running"))
+        clock = time.perf_counter()
         try:
+            speeches = tts.stream(
+                job.to_do(utterances),
+                max_positions=max_positions,
+                progress=progress,
+                stats=stats,
+                deliver=job.deliver,
+                file=job.file,
+                watch=(lambda utterance: None) if output.dumps is None else output.dumps.of,
+                stopping=lambda: stopping.requested,
+            )
             with closing(speeches):
                 for _ in speeches:
-                    progress.finished(totals)
+                    progress.finished(job.totals)
+            job.totals.interrupted = stopping.requested and job.left() > 0
         except KeyboardInterrupt:
-            totals.interrupted = True
+            job.totals.interrupted = True
+        except (OSError, DeviceLost) as error:
+            job.totals.stopped = _why(error)
         finally:
             progress.close()
             _warn(stats)
-        totals.wall_seconds = time.perf_counter() - clock
-        summary = {**asked, "format": output.format, **_summary(tts, totals, started, max_positions)}
-        if log_stats:
-            summary["stats"] = stats.as_dict(totals.wall_seconds, totals.audio_seconds)
-            for line in stats.lines(totals.wall_seconds, totals.audio_seconds):
-                tqdm.write(line, file=sys.stderr)
-        _write_json(output.folder / SUMMARY, summary)
-    return totals
+        job.totals.wall_seconds = time.perf_counter() - clock
+        with suppress(OSError) if job.totals.stopped else nullcontext():
+            about |= _summary(job, started, max_positions, "stopped" if job.left() > 0 else "finished")
+            _write_json(output.summary, about | _stats(stats, job.totals, log_stats))
+    return job.totals
+
+
+def _share(count: int, output: Output) -> int:
+    """How many of so many utterances are in the output's part of a manifest."""
+    if output.shard is None:
+        return count
+    number, parts = output.shard
+    return len(range(number - 1, count, parts))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        name = f"cannot write {error.filename}: " if error.filename else ""
+        return f"{name}{error.strerror or error}; put that right, and the same command goes on from here"
+    return str(error)
+
+
+def _stats(stats: Stats, totals: Totals, wanted: bool) -> dict[str, Any]:
+    if not wanted:
+        return {}
+    for line in stats.lines(totals.wall_seconds, totals.audio_seconds):
+        tqdm.write(line, file=sys.stderr)
+    return {"stats": stats.as_dict(totals.wall_seconds, totals.audio_seconds)}
+
+
+class _Job:
+    """A run's place in its folder: what is left to do, and what becomes of it. `deliver` may be called by threads."""
+
+    def __init__(
+        self, tts: TTS, output: Output, results: IO[str], file: str, again: Again, progress: "Reporter", totals: Totals
+    ):
+        self.tts, self.output, self.results, self.file = tts, output, results, file
+        self.again, self.progress, self.totals = again, progress, totals
+        self.history = History(output.folder) if not again.overwrite else None
+        self.made_by = f"{tts.checkpoint.digest} {tts.checkpoint.codec_digest} {output.manner}"
+        self._keys: dict[str, str] = {}  # of what is under way
+        self._recording = Lock()
+
+    def to_do(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+        """Those of the output's part of the manifest that are not settled."""
+        number, parts = self.output.shard or (1, 1)
+        for utterance in islice(utterances, number - 1, None, parts):
+            key = line_key(utterance, self.made_by)
+            if self._is_settled(utterance.id, key):
+                self.progress.skipped()
+                continue
+            self._keys[utterance.id] = key
+            yield utterance
+
+    def _is_settled(self, name: str, key: str) -> bool:
+        written = None if self.history is None else self.history.ended(name, key)
+        if written and all(path.is_file() for path in self.output.paths(name)):
+            self.totals.kept += 1
+            return True
+        if written is False and not self.again.retry_failed:
+            self.totals.failed_before += 1
+            return True
+        return False
+
+    def left(self) -> int:
+        """Utterances that no run has settled."""
+        totals = self.totals
+        return totals.utterances - totals.written - totals.failed - totals.kept - totals.failed_before
+
+    def deliver(self, speech: Speech) -> None:
+        """Writes all of an utterance, and then its line."""
+        line = _write(speech, self.output, self.tts.sample_rate, self.file)
+        if self.output.dumps is not None:
+            line |= _write_dump(speech, self.output.dumps, self.tts, line["error"])
+        with self._recording:
+            _record(line | {"key": self._keys.pop(speech.id)}, self.results, self.totals)
 
 
 def _warn(stats: Stats) -> None:
@@ -138,8 +259,8 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
 
     An earlier run's files of the same names do not outlive this line, be it a success or a failure.
     """
-    path = output.folder / f"{speech.id}.{output.format}"
-    codes = output.folder / f"{speech.id}.codes.npy"
+    path = output.path(speech.id)
+    codes = output.codes(speech.id)
     error = speech.error
     if error is None:
         try:
@@ -147,6 +268,9 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
             if output.save_codes:
                 _write_codes(codes, speech.codes)
         except OSError as failure:
+            _remove(path)
+            if failure.errno in _NO_PLACE:
+                raise
             name, why = Path(failure.filename or path).name, failure.strerror or failure
             message = f"cannot write {name}: {why}; put that right, and run this line again"
             error = str(InputError(message, file=file, line=speech.line, field="id"))
@@ -224,14 +348,20 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _summary(tts: TTS, totals: Totals, started: datetime, max_positions: int) -> dict[str, Any]:
+def _summary(job: _Job, started: datetime, max_positions: int, state: str) -> dict[str, Any]:
+    tts, totals = job.tts, job.totals
     factor = totals.real_time_factor
     return {
+        "state": state,  # running, stopped with lines left, or finished
         "utterances": totals.utterances,
         "written": totals.written,
         "failed": totals.failed,
+        "kept": totals.kept,
+        "settled_before": len(job.history or ()),
+        "failed_before": totals.failed_before,
         "dumps_failed": totals.dumps_failed,
         "interrupted": totals.interrupted,
+        "stopped": totals.stopped,
         "audio_seconds": round(totals.audio_seconds, 3),
         "wall_seconds": round(totals.wall_seconds, 3),
         "real_time_factor": None if factor is None else round(factor, 4),
@@ -262,6 +392,9 @@ class _SecondsBar(tqdm):
 class Reporter(Progress, Protocol):
     """Shows a run's progress on stderr."""
 
+    def skipped(self) -> None:
+        """An utterance needs nothing to be done."""
+
     def finished(self, totals: Totals) -> None:
         """An utterance ended."""
 
@@ -283,6 +416,9 @@ class Goal:
         self._planned_utterances = 0
         self._planned_seconds = 0.0
 
+    def skipped(self) -> None:
+        self._utterances -= 1
+
     def planned(self, utterances: int, frames: int) -> float:
         self._planned_utterances += utterances
         self._planned_seconds += frames / FRAME_RATE
@@ -298,6 +434,9 @@ class Log:
         self._done = 0.0
         self._factor = ""
         self._start = self._told = time.monotonic()
+
+    def skipped(self) -> None:
+        self._goal.skipped()
 
     def prepared(self, utterances: int, of: int) -> None:
         if utterances < of:
@@ -339,6 +478,9 @@ class Bar:
             bar_format="{l_bar}{bar}| {done}/{all} s of audio [{elapsed}<{remaining}{postfix}]",
         )
         self._start = time.monotonic()
+
+    def skipped(self) -> None:
+        self._goal.skipped()
 
     def prepared(self, utterances: int, of: int) -> None:
         """A reference was made ready, or there was none to make ready."""

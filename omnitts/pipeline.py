@@ -7,7 +7,7 @@ is ahead, and the audio of at most three batches behind, so memory does not grow
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -119,6 +119,22 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
+class DeviceLost(RuntimeError):
+    """The GPU answers no more, and will not for as long as this process lives."""
+
+
+def check_device(device: torch.device, failure: str) -> None:
+    """After something failed: raises DeviceLost if nothing can go on."""
+    if device.type == "cuda":
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError:
+            raise DeviceLost(
+                f"the GPU no longer works for this process ({failure}): look at nvidia-smi and the system's log; "
+                "the same command goes on from here"
+            ) from None
+
+
 def _request(piece: Piece, take: Take) -> Request:
     reference = None
     if piece.follows_first:
@@ -140,6 +156,7 @@ class Pipeline:
         stats: Stats,
         deliver: Callable[[Speech], Any],
         watch: Callable[[Utterance], Watch | None],
+        stopping: Callable[[], bool],
         file: str | None = None,
     ):
         self.tts = tts
@@ -150,11 +167,12 @@ class Pipeline:
         self.deliver = deliver
         self.file = file
         self.watch = watch  # what to keep of an utterance's loops
+        self.stopping = stopping  # whether to end after the batch at hand
         self._waiting = not stages.threaded  # for a window: only then may its progress be told
         self._behind: deque[Future] = deque()  # decodings, each of which comes to the futures of its takes
         self._engine = Lock()  # held while a batch runs: who lacks memory beside it waits for it
 
-    def run(self, utterances: Sequence[Utterance]) -> Iterator[Any]:
+    def run(self, utterances: Iterable[Utterance]) -> Iterator[Any]:
         """Yields what `deliver` made of each utterance, in the order in which they ended.
 
         An exception of `deliver` ends the run. So does a KeyboardInterrupt, after what the engine made is delivered.
@@ -163,6 +181,8 @@ class Pipeline:
         try:
             for window in self._windows(utterances):
                 yield from self._run_window(window)
+                if self.stopping():
+                    break
             yield from self._ended(0)
         except KeyboardInterrupt:
             self._settle()
@@ -173,7 +193,7 @@ class Pipeline:
 
     # ---- Before the engine ----
 
-    def _windows(self, utterances: Sequence[Utterance]) -> Iterator[Window]:
+    def _windows(self, utterances: Iterable[Utterance]) -> Iterator[Window]:
         if not self.stages.threaded:
             for lines in windows(utterances):
                 with self.stats.timing("prepare"):
@@ -196,6 +216,8 @@ class Pipeline:
             takes.append(take)
             if self._waiting:
                 self.progress.prepared(number, len(utterances))
+            if self.stopping():
+                return Window([], [], [])
         refused = [take for take in takes if take.error is not None]
         takes = [take for take in takes if take.error is None]
         pieces = plan_pieces(
@@ -227,6 +249,7 @@ class Pipeline:
         except Exception as error:  # whatever a strange recording sets off
             too_large = out_of_memory(error)
             why = _NO_MEMORY if too_large else reason(error)
+            check_device(self.tts.device, why)
             mend = "choose a shorter recording" if too_large else "choose another recording"
             place = take.utterance.ref_audio or take.utterance.voice
             take.fail(f"{place} cannot be encoded: {why}; {mend}", take.utterance.reference_field)
@@ -240,7 +263,7 @@ class Pipeline:
         yield from self._hand_over(window.refused)
         self.progress.planned(len(takes) + len(window.refused), sum(piece.target_frames for piece in pieces))
         batches = deque(plan_batches(pieces, self.max_positions))
-        while batches:
+        while batches and not self.stopping():
             batch = [piece for piece in batches.popleft() if takes[piece.owner].error is None]
             budget = self.max_positions
             self._generate(batch, takes)
@@ -278,6 +301,7 @@ class Pipeline:
             self.stats.add(batches=1, clips=len(pieces), positions=positions)
             return
         # Out here, where the error is gone: it holds on to the batch's memory, which may be what ran out.
+        check_device(self.tts.device, failure)
         if len(pieces) == 1:
             if too_large:
                 failure = _NO_MEMORY
@@ -347,6 +371,7 @@ class Pipeline:
             frames = [clip.shape[-1] for clip in clips]
             self.stats.add(decoded_frames=sum(frames), padded_frames=decode_padding(frames, codec.device))
             return waves
+        check_device(codec.device, failure)
         if len(clips) == 1:
             if not too_large:
                 return [f"decoding failed: {failure}; {_TRY_AGAIN}"]

@@ -1,7 +1,7 @@
 """Text in, speech out: loads a checkpoint and runs prepare -> engine -> codec for any number of utterances."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
@@ -180,6 +180,10 @@ def _not_watched(utterance: Utterance) -> None:
     return None
 
 
+def _never() -> bool:
+    return False
+
+
 class TTS:
     """A loaded checkpoint. `synthesize` is for Python, `stream` for jobs, `encode_voice` for references."""
 
@@ -238,7 +242,7 @@ class TTS:
 
     def stream(
         self,
-        utterances: Sequence[Utterance],
+        utterances: Collection[Utterance],
         *,
         max_positions: int | None = None,
         progress: Progress | None = None,
@@ -246,6 +250,7 @@ class TTS:
         deliver: Callable[[Speech], Any] = _as_it_is,
         file: str | None = None,
         watch: Callable[[Utterance], Watch | None] = _not_watched,
+        stopping: Callable[[], bool] = _never,
     ) -> Iterator[Any]:
         """Makes all utterances and yields each as soon as it is complete, in the order in which they are.
 
@@ -255,6 +260,8 @@ class TTS:
         deliver: is called with each Speech as soon as that is there, and makes what is yielded of it. With a GPU
         several threads call it, while the engine goes on. stats: gets the run's times added.
         file: the manifest, as errors call it. watch: what to keep of an utterance's loops, for its Speech's `watched`.
+        stopping: is asked between batches; once it says so the run ends, with what was begun.
+        Raises DeviceLost when the GPU fails for good.
         """
         if max_positions is None:
             max_positions = self.positions_for(len(utterances))
@@ -262,7 +269,7 @@ class TTS:
             raise InputError(f"wanted a whole number from 1, got {shown(max_positions)}", field="max_positions")
         stages = stages_for(self.device)
         told = progress or Silent(), stats or Stats()
-        yield from Pipeline(self, stages, int(max_positions), *told, deliver, watch, file).run(utterances)
+        yield from Pipeline(self, stages, int(max_positions), *told, deliver, watch, stopping, file).run(utterances)
 
     def positions_for(self, utterances: int) -> int:
         """Positions in a batch: those that suit the device, measured where that is worth its seconds."""

@@ -185,13 +185,13 @@ def test_files_agree_with_the_results_of_the_latest_run(run, manifest, tmp_path,
 
     def fail(path, *arguments):
         if path.name == "a.wav":
-            raise OSError(28, "No space left on device", str(path))
+            raise OSError(13, "Permission denied", str(path))
         write(path, *arguments)
 
     write = job.write_audio
     monkeypatch.setattr(job, "write_audio", fail)
-    code, _, said = run(*common)
-    wanted = f"{path}:1: id: cannot write a.wav: No space left on device; put that right, and run this line again"
+    code, _, said = run(*common, "--overwrite")
+    wanted = f"{path}:1: id: cannot write a.wav: Permission denied; put that right, and run this line again"
     assert code == 1 and f"error: {wanted}\n" in said and results_of(out)["a"]["error"] == wanted
     assert sorted(p.name for p in out.iterdir()) == ["b.wav", "results.jsonl", "summary.json"]
 
@@ -243,7 +243,8 @@ def test_a_folder_that_goes_away_is_no_traceback(run, manifest, tmp_path, checkp
     monkeypatch.setattr(job, "write_audio", write_into_nothing)
     path = manifest({"id": "a", "text": "Hi."}, {"id": "b", "text": "Hi."})
     code, _, said = run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, *FAST)
-    assert code == 1 and "cannot write a.wav: No such file or directory" in said and "summary.json" in said
+    assert code == 1 and f"cannot write {tmp_path / 'o' / 'a.wav'}: No such file or directory" in said
+    assert "goes on from here" in said and "0 of 2 written" in said
 
 
 def test_interrupting_keeps_what_is_done(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
@@ -338,7 +339,9 @@ def test_threads_that_cannot_record_end_the_run_with_one_line(
     monkeypatch.setattr(job, "_record", record)
     path = manifest(*({"text": "Hello."} for _ in range(20)))
     common = ["synth", path, "--out", tmp_path, "--model", checkpoint_dir, "--quiet", "--max-positions", 1, *FAST]
-    assert run(*common) == (1, "", "error: results.jsonl: No space left on device\n")
+    code, _, said = run(*common)
+    assert code == 1 and said.startswith("error: cannot write results.jsonl: No space left on device; put that right")
+    assert len(said.splitlines()) == 2 and "0 of 20 written" in said
 
 
 def test_stats_are_said_and_kept(run, manifest, tmp_path, checkpoint_dir):
@@ -420,7 +423,7 @@ def test_a_log_gets_no_bar_but_a_line_now_and_then(run, manifest, tmp_path, chec
     from omnitts import job
 
     path = manifest(*({"text": "Hello there."} for _ in range(3)))
-    common = ["synth", path, "--out", tmp_path, "--model", checkpoint_dir, "--max-positions", 1, *FAST]
+    common = ["synth", path, "--out", tmp_path, "--model", checkpoint_dir, "--max-positions", 1, *FAST, "--overwrite"]
     assert run(*common)[2].startswith("3 of 3 written to ")
     monkeypatch.setattr(job, "LOG_SECONDS", 0)
     *progress, last = run(*common)[2].splitlines()
@@ -739,3 +742,111 @@ def test_bench_needs_a_gpu(run):
     if not torch.cuda.is_available():
         code, _, said = run("bench", "sampler")
         assert code == 2 and "CUDA" in said
+
+
+# ---- Runs that go on where others ended ----
+
+
+def lines_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_same_command_again_makes_what_is_missing(run, manifest, tmp_path, checkpoint_dir):
+    path, out = manifest(*({"id": name, "text": "Hello."} for name in "abc")), tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
+    assert run(*common, "--limit", 2)[0] == 0
+    first = (out / "a.wav").stat().st_mtime_ns
+    code, _, said = run(*common)
+    assert code == 0 and "1 of 3 written" in said and "2 were there" in said
+    assert [line["id"] for line in lines_of(out)][2:] == ["c"] and (out / "a.wav").stat().st_mtime_ns == first
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["state"], summary["written"], summary["kept"]) == ("finished", 1, 2)
+    (out / "b.wav").unlink()
+    assert "1 of 3 written" in run(*common)[2]
+    assert "0 of 3 written" in run(*common)[2]
+    code, _, said = run(*common, "--overwrite")
+    assert code == 0 and "3 of 3 written" in said and len(lines_of(out)) == 3
+
+
+def test_what_changed_is_made_again(run, manifest, tmp_path, checkpoint_dir):
+    out = tmp_path / "out"
+    common = ["--out", out, "--model", checkpoint_dir]
+    run("synth", manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."}), *common, *FAST)
+    changed = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Good day."})
+    assert "1 of 2 written" in run("synth", changed, *common, *FAST)[2]
+    assert "2 of 2 written" in run("synth", changed, *common, "--set", "num_step=3")[2]
+    assert "2 of 2 written" in run("synth", changed, *common, "--set", "num_step=3", "--format", "flac")[2]
+    assert "2 of 2 written" in run("synth", changed, *common, "--set", "num_step=3", "--save-codes")[2]
+    assert [line["id"] for line in lines_of(out)][:3] == ["a", "b", "b"] and len(lines_of(out)) == 9
+
+
+def test_failed_lines_are_tried_again_when_asked(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import job
+
+    write, out = job.write_audio, tmp_path / "out"
+
+    def refuse(path, *arguments):
+        if path.name == "a.wav":
+            raise PermissionError(13, "Permission denied", str(path))
+        write(path, *arguments)
+
+    path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."})
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "write_audio", refuse)
+        assert run(*common)[0] == 1
+    code, _, said = run(*common)
+    assert code == 1 and "1 had failed before" in said and "0 of 2 written" in said
+    assert run("status", out)[:2] == (1, run("status", out)[1]) and "1 failed" in run("status", out)[1]
+    code, _, said = run(*common, "--retry-failed")
+    assert code == 0 and "1 of 2 written" in said
+    assert run("status", out)[0] == 0
+
+
+def test_shards_share_a_folder_and_the_work(run, manifest, tmp_path, checkpoint_dir):
+    path, out = manifest(*({"id": name, "text": f"Hello {name}."} for name in "abcde")), tmp_path / "out"
+    common = ["--model", checkpoint_dir, *FAST]
+    for shard in ("1/2", "2/2"):
+        assert run("synth", path, "--out", out, *common, "--shard", shard)[0] == 0
+    texts = [(out / f"results-{i}-of-2.jsonl").read_text().splitlines() for i in (1, 2)]
+    names = [sorted(json.loads(line)["id"] for line in part) for part in texts]
+    assert names == [["a", "c", "e"], ["b", "d"]]
+    code, said, _ = run("status", out)
+    assert (
+        code == 0 and "results-1-of-2.jsonl: 3 of 3 written" in said and "2 parts: 5 written, 0 failed, 0 left" in said
+    )
+    assert run("synth", path, "--out", tmp_path / "whole", *common)[0] == 0
+    for name in "abcde":
+        assert (out / f"{name}.wav").read_bytes() == (tmp_path / "whole" / f"{name}.wav").read_bytes()
+    assert "0 of 5 written" in run("synth", path, "--out", out, *common)[2]  # however it is cut, it is all there
+    for wrong in ("0/2", "3/2", "1", "a/b", "-1/2"):
+        assert run("synth", path, "--out", out, *common, f"--shard={wrong}")[0] == 2
+
+
+def test_status_without_a_job(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    for name, why in (("none", "no such folder"), ("file", "a file"), ("", "no results.jsonl")):
+        code, _, said = run("status", tmp_path / name)
+        assert code == 2 and why in said and len(said.splitlines()) == 1
+
+
+def test_a_first_signal_waits_for_the_batch(tmp_path, checkpoint_dir):
+    """What the batch at hand makes is kept, and nothing is done twice."""
+    path, out = tmp_path / "lines.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps({"id": f"{i:03d}", "text": f"Hello {i}."}) + "\n" for i in range(400)))
+    command = [sys.executable, "-m", "omnitts", "synth", path, "--out", out, "--model", checkpoint_dir, "--set"]
+    with subprocess.Popen([*map(str, command), "num_step=8"], cwd=ROOT, stderr=subprocess.PIPE, text=True) as running:
+        wait_for(lambda: out.exists() and (out / "results.jsonl").exists() and len(lines_of(out)) > 3)
+        running.send_signal(signal.SIGTERM)
+        said = running.communicate(timeout=60)[1]
+    assert running.returncode == 130 and "stopping after the current batch" in said and "interrupted" in said
+    done = len(lines_of(out))
+    assert 3 < done < 400 and json.loads((out / "summary.json").read_text())["written"] == done
+    assert not list(out.glob(".*"))
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -62,9 +62,10 @@ def test_a_file_is_opened_by_one_at_a_time(tmp_path):
         file.flush()
         with pytest.raises(InputError, match="--out: another run is writing into"), open_alone(path, "--out"):
             pass
-        assert path.read_text() == "first"
-    with open_alone(path, "--out"):
-        assert path.read_text() == ""
+        assert path.read_text() == "oldfirst"
+    with open_alone(path, "--out") as file:
+        file.write(" again")
+    assert path.read_text() == "oldfirst again"
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path):

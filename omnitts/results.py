@@ -1,0 +1,109 @@
+"""results.jsonl: a line an utterance, appended when that is settled. A later run reads from it what is left to do.
+
+A line is written after its audio is whole on disk, in one piece. If a run is killed while it writes one, the next run
+cuts off what there is of it. An id that was made again has several lines, and the last one counts.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from omnitts.manifest import Utterance
+from omnitts.recipe import digest
+
+RESULTS = "results.jsonl"
+SUMMARY = "summary.json"
+_SIZE = 8  # bytes of a hash
+
+
+def line_key(utterance: Utterance, made_by: str) -> str:
+    """16 hex digits that stand for all that an utterance's audio follows from, but for the device.
+
+    made_by: the model's digest, and how audio is written. Of recordings and voice files it is the content that counts.
+    """
+    content = [
+        *(utterance.text, utterance.language, utterance.instruct, utterance.ref_text),
+        *(utterance.duration, utterance.speed, utterance.seed, digest(utterance.recipe)),
+        *(path and file_digest(path) for path in (utterance.ref_audio, utterance.voice)),
+        made_by,
+    ]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=_SIZE).hexdigest()
+
+
+@lru_cache(maxsize=1 << 16)
+def file_digest(path: str) -> str:
+    """Of a file's content; one that cannot be read has the digest of its path."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_SIZE)).hexdigest()
+    except OSError:
+        return hashlib.blake2b(os.fsencode(path), digest_size=_SIZE).hexdigest()
+
+
+class History:
+    """What earlier runs have settled, in few bytes an utterance: by a hash of its id, its key and how it ended."""
+
+    def __init__(self, folder: Path):
+        self.settled: dict[int, tuple[int, bool]] = {}  # -> (key, whether there is audio)
+        for path in results_files(folder):
+            for line in read_results(path):
+                if isinstance(line.get("key"), str):
+                    self.settled[_hash(line["id"])] = int(line["key"], 16), line["status"] == "ok"
+
+    def __len__(self) -> int:
+        return len(self.settled)
+
+    def ended(self, name: str, key: str) -> bool | None:
+        """Whether the utterance of this id and key was written, or failed; None if neither."""
+        found = self.settled.get(_hash(name))
+        return found[1] if found is not None and found[0] == int(key, 16) else None
+
+
+def results_files(folder: Path) -> list[Path]:
+    """The results of all runs into a folder: of the whole, or of parts (see `part_name`)."""
+    return sorted(folder.glob("results*.jsonl"))
+
+
+def part_name(name: str, shard: tuple[int, int] | None) -> str:
+    """A file's name for one part of a manifest: results.jsonl of shard (2, 8) is results-2-of-8.jsonl."""
+    if shard is None:
+        return name
+    path = Path(name)
+    return f"{path.stem}-{shard[0]}-of-{shard[1]}{path.suffix}"
+
+
+def read_results(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a results.jsonl; what is none, as the rest of a line that was cut off, is left out."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and isinstance(line.get("id"), str) and "status" in line:
+                yield line
+
+
+def cut_to_whole_lines(file: IO[str]) -> None:
+    """Cuts off what follows a file's last line break: the beginning of a line that a run was killed over."""
+    size = os.fstat(file.fileno()).st_size
+    with open(file.name, "rb") as reading:
+        end = size
+        while end > 0:
+            start = max(0, end - 4096)
+            reading.seek(start)
+            found = reading.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+    if end < size:
+        file.truncate(end)
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest(), "big")

@@ -221,6 +221,19 @@ positions_option = click.option(
     help="Voice one of N parts of the manifest: every N-th line from the I-th. For job arrays, which may share DIR.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where models run: in this process, or in actors of Ray, one a GPU; needs the extra ray.",
+)
+@click.option(
+    "--workers", type=Whole(min=1), metavar="N", help="Actors.  [default: one a GPU, or on CPUs one for two cores]"
+)
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="A cluster's, or auto.  [default: Ray is started on this machine]"
+)
+@click.option(
     "--dump-logprobs",
     "dump_folder",
     metavar="FOLDER",
@@ -267,6 +280,9 @@ def synth(
     resume: bool,
     retry_failed: bool,
     shard: tuple[int, int] | None,
+    engine: str,
+    workers: int | None,
+    ray_address: str | None,
     dump_folder: str | None,
     dump_steps: str | None,
     dump_top: int | None,
@@ -298,6 +314,7 @@ def synth(
     from omnitts import job, tts
     from omnitts.dump.options import check_dumps, read_dumps
     from omnitts.files import check_folder
+    from omnitts.fleet import Load, launch
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.prepare import check_voices
 
@@ -305,19 +322,23 @@ def synth(
     if dumps is not None:
         check_dumps(dumps, lines.utterances, lines.recipes)
     output = job.Output(Path(out), format, save_codes, dumps, shard)
-    torch_device = tts.resolve_device(device)
-    torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
+    precision = run_recipe.precision if dtype == "auto" else dtype
+    if engine == "local":
+        if workers is not None or ray_address is not None:
+            raise InputError("of use with --engine ray only", field="--workers" if workers else "--ray-address")
+        on = tts.resolve_device(device)
+        exact = tts.resolve_dtype(precision, on)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
-    check_folder(
-        output.folder, "--out", (output.results.name, output.summary.name)
-    )  # the tensors, which take a while, come after
+    # Before the tensors, which take a while.
+    check_folder(output.folder, "--out", (output.results.name, output.summary.name))
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
-    encoder = bool(lines.recordings)
-    speaker = tts.load_checkpoint(
-        checkpoint, torch_device, torch_dtype, encoder=encoder, cuda_graphs=not no_cuda_graphs
-    )
+    encoder, graphs = bool(lines.recordings), not no_cuda_graphs
+    if engine == "ray":
+        speaker = launch(Load(model, device, precision, graphs, encoder), checkpoint, workers, ray_address)
+    else:
+        speaker = tts.load_checkpoint(checkpoint, on, exact, encoder=encoder, cuda_graphs=graphs)
     totals = job.run_job(
         speaker,
         lines.utterances,
@@ -331,6 +352,8 @@ def synth(
         again=job.Again(not resume, retry_failed),
         log_stats=log_stats,
     )
+    if engine == "ray":
+        speaker.close()
     if totals.stopped:
         click.echo(f"error: {totals.stopped}", err=True)
     if not quiet or not totals.all_well:

@@ -463,7 +463,13 @@ dumps_argument = click.argument("folder", metavar="DIR", callback=_not_blank)
 
 def _out_option(metavar: str) -> Any:
     return click.option(
-        "-o", "--out", "path", required=True, type=click.Path(path_type=Path), metavar=metavar, help="The file to write."
+        "-o",
+        "--out",
+        "path",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar=metavar,
+        help="The file to write.",
     )
 
 

@@ -59,6 +59,22 @@ def by_step_and_codebook(dump: Dump) -> np.ndarray:
     return means
 
 
+def reveal_order(dump: Dump) -> np.ndarray:
+    """The share of the cells that were there by the middle of each step, from 0 to 1: float64 [num_step]."""
+    counts = dump.revealed_per_step()
+    return (np.cumsum(counts) - counts / 2) / max(counts.sum(), 1)
+
+
+def thinned(values: np.ndarray, columns: int) -> np.ndarray:
+    """Values [C, T] as float64 [C, at most `columns`]: where there are more, means of neighbours, but for NaN."""
+    size = max(1, -(-values.shape[1] // columns))
+    starts = np.arange(0, values.shape[1], size)
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
+    sums = np.add.reduceat(np.where(known, values, 0), starts, axis=1, dtype=np.float64)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
 def real_time_factor(dump: Dump) -> float:
     """Seconds of the loop a second of audio; NaN without frames."""
     return dump.engine_seconds / dump.seconds if dump.frames else math.nan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from omnitts.dump.figures import by_step_and_codebook
+from omnitts.dump.figures import by_step_and_codebook, reveal_order, thinned
 from omnitts.dump.format import Dump
 from omnitts.errors import InputError
 from omnitts.files import atomic_path
@@ -82,12 +82,11 @@ def _title(dump: Dump) -> str:
 
 def _draw_order(axes: "Axes", dump: Dump) -> None:
     """Coloured by the share of cells revealed by then: most are revealed in the last few steps."""
-    counts = dump.revealed_per_step()
-    shares = (np.cumsum(counts) - counts / 2) / counts.sum()
+    shares = reveal_order(dump)
     image = _cells(axes, dump, shares[dump.revealed], _ORDER, (0, 1))
     axes.set_title("Reveal order: the step that revealed each cell", loc="left", fontsize=10)
     bar = axes.figure.colorbar(image, ax=axes, label="step", pad=0.01, aspect=12)
-    run = np.flatnonzero(counts)
+    run = np.unique(dump.revealed)
     marked = np.unique(run[np.abs(shares[run, None] - np.linspace(0, 1, 6)).argmin(axis=0)])
     bar.set_ticks(shares[marked], labels=[str(step) for step in marked])
 
@@ -103,20 +102,10 @@ def _draw_certainty(axes: "Axes", dump: Dump) -> None:
 def _cells(axes: "Axes", dump: Dump, values: np.ndarray, colours: str, limits: tuple[float, float]) -> "AxesImage":
     """An image [C, T] over seconds, the coarsest codebook on top."""
     extent = (0, dump.seconds, dump.codebooks - 0.5, -0.5)
-    image = _image(axes, _thinned(values), colours, limits, extent)
+    image = _image(axes, thinned(values, _MOST_COLUMNS), colours, limits, extent)
     axes.set_ylabel("codebook")
     axes.set_yticks(range(dump.codebooks))
     return image
-
-
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """Of very long clips, means of neighbouring frames: [C, T] to at most [C, _MOST_COLUMNS]."""
-    size = -(-values.shape[1] // _MOST_COLUMNS)
-    starts = np.arange(0, values.shape[1], size)
-    known = np.isfinite(values)
-    counts = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
-    sums = np.add.reduceat(np.where(known, values, 0), starts, axis=1)
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
 def _image(

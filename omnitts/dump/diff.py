@@ -328,8 +328,8 @@ def _parting_lines(parting: Parting) -> Iterator[str]:
         yield f"   {name}  token {'-' if token is None else token}, logprob {_figure(logprob)}"
     yield f"   gap of the two candidates {_figure(parting.gap)}, largest at this step {_figure(parting.largest_gap)}"
     yield (
-        f"   logprobs differed by {_figure(parting.before)} at most before this step, and by "
-        f"{_figure(parting.at)} at it where the token is the same"
+        f"   logprobs differed by at most {_figure(parting.before)} before this step, {_figure(parting.at)} at it in "
+        "cells of the same token"
     )
 
 

@@ -54,7 +54,7 @@ def write_report(path: str | PathLike, folder: str | PathLike, wavs: str | PathL
     if not rows:
         raise InputError(f"none of the dumps in {folder} can be read: {complaints[0]}")
     before_rows, before_audio, end = _template()
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as page:
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as page:
         reasons = [
             [*([f"no audio: {row.error}"] if row.error else []), *doubted]
             for row, doubted in zip(rows, doubts([row.certainty for row in rows]), strict=True)

@@ -144,7 +144,7 @@ def _step_table(dump: Dump) -> Iterator[str]:
     measure = "surprisal" if dump.top_logprobs is None else f"top-{dump.top_logprobs.shape[-1]} entropy"
     yield "Steps, over the cells masked when each began (logprobs in nats; confidence as a probability;"
     yield (
-        "surprisal: mean of -log2 p of the chosen token, in bits; guidance: logprob less that without guidance)"
+        "surprisal: mean of -log2 p of the chosen token, in bits; guidance: logprob less that without)"
         if dump.top_logprobs is None
         else "entropy: of the top tokens, taken to sum to 1, in bits; guidance: logprob less that without)"
     )

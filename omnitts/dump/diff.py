@@ -3,7 +3,8 @@
 import math
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,14 +41,16 @@ class StepDifference:
 class Parting:
     """The first step at which the runs differ in tokens or reveals, and its first cell in order of time.
 
-    Pairs are run A's and run B's. What a run did not dump is None in `tokens`, and NaN in `logprobs`.
+    Of several pieces it is the first one that differs: what comes of it may be the reference of the others. Pairs are
+    run A's and run B's. What a run did not dump is None in `tokens`, and NaN in `logprobs`.
     """
 
+    piece: int
     step: int
     codebook: int
-    frame: int
+    frame: int  # of the utterance
     what: str  # "predicted tokens", "revealed cells" or both
-    cells: int  # how many differ at this step
+    cells: int  # how many of the piece differ at this step
     tokens: tuple[int | None, int | None]
     logprobs: tuple[float, float]
     gap: float  # between the two candidates at this cell, in logprob or score; NaN where it is not known
@@ -66,7 +69,9 @@ class Difference:
 
     steps: tuple[StepDifference, ...]
     parting: Parting | None
-    canvas_step: int | None  # the first step to reveal other cells or tokens: from there on the runs see other canvases
+    canvas: tuple[int, int] | None  # piece and step, the first to reveal other cells or tokens: from there on the runs
+    # see other canvases
+    pieces: int
     codes: int  # cells whose final code differs
     beyond_rounding: int  # numbers that differ by more than the dumps' dtype explains
     metadata: tuple[tuple[str, str, str], ...]  # name, A's value, B's value; what differs
@@ -81,11 +86,12 @@ class Difference:
 def compare(a: Dump, b: Dump) -> Difference:
     """Compares two dumps at the steps that both have. Raises InputError when that makes no sense."""
     common = _common_steps(a, b)
-    metadata = tuple(_metadata(a, b))
+    metadata, pieces = tuple(_metadata(a, b)), _by_piece(a, b)
     return Difference(
         steps=tuple(_at_step(a, b, step) for step in common),
-        parting=_parting(a, b, common),
-        canvas_step=min(_steps_of_other_canvases(a, b), default=None),
+        parting=next(filter(None, (_parting(*piece, common) for piece in pieces)), None),
+        canvas=next(filter(None, (_canvas(*piece) for piece in pieces)), None),
+        pieces=len(pieces),
         codes=int((a.codes != b.codes).sum()),
         beyond_rounding=sum(_beyond_rounding(a, b, step) for step in common),
         metadata=metadata,
@@ -148,7 +154,37 @@ def _largest(values: np.ndarray) -> float:
 # ---- The parting ----
 
 
-def _parting(a: Dump, b: Dump, common: list[int]) -> Parting | None:
+@dataclass(frozen=True)
+class _Place:
+    """Where a piece is in its utterance."""
+
+    number: int
+    frame: int
+
+
+def _by_piece(a: Dump, b: Dump) -> list[tuple[_Place, Dump, Dump]]:
+    """Both dumps cut into their pieces; whole, as if made in one, when these are not the same."""
+    lengths = [piece.frames for piece in a.pieces]
+    if lengths != [piece.frames for piece in b.pieces]:
+        return [(_Place(0, 0), a, b)]
+    starts = np.cumsum([0, *lengths]).tolist()
+    return [
+        (_Place(number, start), _cut(a, start, end), _cut(b, start, end))
+        for number, (start, end) in enumerate(pairwise(starts))
+    ]
+
+
+def _cut(dump: Dump, start: int, end: int) -> Dump:
+    names = ("tokens", *_NUMBERS, "revealed", "codes")
+    return replace(dump, **{name: getattr(dump, name)[..., start:end] for name in names})
+
+
+def _canvas(place: _Place, a: Dump, b: Dump) -> tuple[int, int] | None:
+    steps = _steps_of_other_canvases(a, b)
+    return (place.number, min(steps)) if steps else None
+
+
+def _parting(place: _Place, a: Dump, b: Dump, common: list[int]) -> Parting | None:
     step = _first_difference(a, b, common)
     if step is None:
         return None
@@ -164,9 +200,10 @@ def _parting(a: Dump, b: Dump, common: list[int]) -> Parting | None:
     if i is not None and j is not None:
         at = _largest(np.abs(difference(a.logprobs[i][~tokens], b.logprobs[j][~tokens])))
     return Parting(
+        piece=place.number,
         step=step,
         codebook=codebook,
-        frame=frame,
+        frame=place.frame + frame,
         what=what,
         cells=int(cells.sum()),
         tokens=(_token(a, step, codebook, frame), _token(b, step, codebook, frame)),
@@ -220,21 +257,10 @@ def _gaps(a: Dump, b: Dump, step: int, tokens: np.ndarray, revealed: np.ndarray)
         gaps[tokens] = np.abs(a.logprobs[i].astype(np.float64) - b.logprobs[j])[tokens]
     for dump, row in ((a, i), (b, j)):
         left = revealed & (dump.revealed != step)
-        missed = _lowest_revealed(dump, step, row) - dump.scores[row].astype(np.float64)
+        lowest = dump.scores[row][dump.revealed == step].min(initial=np.inf)
+        missed = np.float64(lowest) - dump.scores[row]
         gaps[left] = np.fmax(gaps, np.abs(missed))[left]
-    return gaps
-
-
-def _lowest_revealed(dump: Dump, step: int, row: int) -> np.ndarray:
-    """The lowest score that the step revealed in the piece of each frame: float64 [T], NaN where it revealed none."""
-    lowest = np.full(dump.frames, np.nan)
-    start = 0
-    for piece in dump.pieces:
-        frames = slice(start, start + piece.frames)
-        scores = dump.scores[row, :, frames][dump.revealed[:, frames] == step]
-        lowest[frames] = scores.min() if scores.size else np.nan
-        start += piece.frames
-    return lowest
+    return np.where(np.isfinite(gaps), gaps, np.nan)
 
 
 # ---- Metadata ----
@@ -302,7 +328,11 @@ def _verdict(result: Difference) -> list[str]:
     if result.equal:
         return ["Equal: the same tokens and reveals, and numbers within the rounding of the dumps."]
     if result.parting is not None:
-        return [*_parting_lines(result.parting), *_wrapped(_canvas(result)), *_wrapped(_cause(result, result.parting))]
+        return [
+            *_parting_lines(result.parting, result.pieces),
+            *_wrapped(_consequence(result)),
+            *_wrapped(_cause(result, result.parting)),
+        ]
     largest = _figure(_largest(np.array([row.largest for row in result.steps])))
     return _wrapped(
         f"The same tokens, reveals and codes, but {counted(result.beyond_rounding, 'number')} beyond the rounding "
@@ -310,19 +340,24 @@ def _verdict(result: Difference) -> list[str]:
     )
 
 
-def _canvas(result: Difference) -> str:
-    if result.canvas_step is None:
+def _consequence(result: Difference) -> str:
+    if result.canvas is None:
         return "Both revealed the same cells with the same tokens throughout: the results are the same."
-    return f"From step {result.canvas_step} on their canvases differ, and all that follows with them."
+    return f"From {_step(*result.canvas, result.pieces)} on their canvases differ, and all that follows with them."
+
+
+def _step(piece: int, step: int, pieces: int) -> str:
+    return f"step {step}" + (f" of piece {piece + 1} of {pieces}" if pieces > 1 else "")
 
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent="   ")
 
 
-def _parting_lines(parting: Parting) -> Iterator[str]:
+def _parting_lines(parting: Parting, pieces: int) -> Iterator[str]:
     place = f"codebook {parting.codebook}, frame {parting.frame} ({parting.seconds:.2f} s)"
-    yield f"They part at step {parting.step}: {parting.what} differ in {counted(parting.cells, 'cell')}."
+    at = _step(parting.piece, parting.step, pieces)
+    yield f"They part at {at}: {parting.what} differ in {counted(parting.cells, 'cell')}."
     yield f"The first is {place}:"
     for name, token, logprob in zip("AB", parting.tokens, parting.logprobs, strict=True):
         yield f"   {name}  token {'-' if token is None else token}, logprob {_figure(logprob)}"

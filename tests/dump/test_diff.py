@@ -70,7 +70,7 @@ def test_a_token_that_rounding_tipped():
     assert parting.tokens == (a.tokens[4, codebook, frame], 7) and parting.cells == 1
     assert parting.seconds == frame / 25
     assert parting.gap == pytest.approx(0.01, abs=0.005) and parting.before == parting.at == 0
-    assert result.canvas_step is None and result.steps[4].tokens == 1 and result.steps[3].tokens == 0
+    assert result.canvas is None and result.steps[4].tokens == 1 and result.steps[3].tokens == 0
     assert "looks like rounding" in words(a, b) and "the results are the same" in words(a, b)
 
 
@@ -91,7 +91,7 @@ def test_cells_revealed_in_another_order():
     a = make_dump()
     b = with_swapped_reveal(a, 3)
     result = compare(a, b)
-    assert result.parting.step == result.canvas_step == 3 and result.parting.what == "revealed cells"
+    assert (result.parting.step, result.canvas) == (3, (0, 3)) and result.parting.what == "revealed cells"
     assert result.steps[3].revealed == result.steps[4].revealed == 2 and result.parting.cells == 2
     assert result.parting.gap > 0 and "Too much for rounding" in words(a, b)
     near = replace(a, scores=np.where(np.isfinite(a.scores), a.scores / np.float16(1000), a.scores))
@@ -140,11 +140,29 @@ def cut(made):
     return one | {"steps": np.array([8], np.int32), "recipe": dict(made.recipe) | {"num_step": 9}}
 
 
-def test_pieces_have_limits_of_their_own():
+def test_the_first_piece_that_differs_is_looked_at():
+    """The others may follow from it, as their reference."""
+    a = make_dump(pieces=(Piece(4, 1), Piece(4, 2), Piece(4, 3)))
+    late = int(np.argwhere(a.revealed[:, 4:8] == 6)[0][0])
+    b = with_token(a, 6, late, 5, logprob=0.01)  # in the second piece
+    logprobs = b.logprobs.copy()
+    logprobs[:, :, 8:] -= np.float16(2)
+    tokens, codes = b.tokens.copy(), a.codes.copy()
+    tokens[0, :, 8:] = 3  # the third differs from the first step on
+    codes[:, 8:] = 3
+    result = compare(a, replace(b, logprobs=logprobs, tokens=tokens, codes=codes))
+    parting = result.parting
+    assert (parting.piece, parting.step, parting.codebook, parting.frame, parting.cells) == (1, 6, late, 5, 1)
+    assert parting.before == 0 and result.canvas == (2, int(a.revealed[:, 8:].min()))
+    text = "\n".join(describe(result, "a", "b"))
+    assert "part at step 6 of piece 2 of 3" in text and "of piece 3 of 3 on their canvases differ" in text
+    assert "looks like rounding" in text and "nan" not in text
+
+
+def test_pieces_of_other_lengths_are_a_cause():
     a = make_dump(pieces=(Piece(6, 1), Piece(6, 2)))
-    b = with_swapped_reveal(a, 3)
-    assert compare(a, b).parting.what == "revealed cells"
-    assert "nan" not in words(a, b)
+    b = replace(with_swapped_reveal(a, 3), pieces=(Piece(5, 1), Piece(7, 2)))
+    assert compare(a, b).causes == ("pieces",) and compare(a, b).parting.piece == 0
 
 
 def test_what_cannot_be_compared(run, tmp_path):

@@ -476,9 +476,9 @@ def _out_option(metavar: str) -> Any:
 @dump.command("show")
 @dump_argument
 def dump_show(file: str) -> None:
-    """Print what a dump tells: its steps, its codebooks, its least certain cells.
+    """Print what a dump tells.
 
-    Logprobs are in nats, under the distribution that tokens were chosen from. What was not dumped is shown as -.
+    That is its steps, its codebooks, and its least certain cells. Logprobs are in nats, under the distribution that tokens were chosen from. What was not dumped is shown as -.
 
     \b
       omnitts dump show dumps/greeting.dump.safetensors
@@ -500,9 +500,9 @@ def dump_show(file: str) -> None:
     help="Audio for the waveform.  [default: the file of the dump's name beside it, ID.wav, .flac, .ogg or .mp3]",
 )
 def dump_plot(file: str, path: Path, wav: str | None) -> None:
-    """Draw a dump over time: when each cell was revealed and how surely, with the waveform.
+    """Draw a dump over time.
 
-    Needs matplotlib: pip install 'omnitts[plot]'.
+    When each cell was revealed and how surely, with the waveform. Needs matplotlib: pip install 'omnitts[plot]'.
 
     \b
       omnitts dump plot dumps/greeting.dump.safetensors -o greeting.png --wav wavs/greeting.wav
@@ -523,9 +523,9 @@ def dump_plot(file: str, path: Path, wav: str | None) -> None:
 @click.argument("file_a", metavar="A", callback=_not_blank)
 @click.argument("file_b", metavar="B", callback=_not_blank)
 def dump_diff(file_a: str, file_b: str) -> int:
-    """Say where two runs of the same text part, and whether that looks like rounding.
+    """Say where two runs of a line part, and why.
 
-    Compares the steps that both dumps have. Their texts and lengths must be the same.
+    That may be rounding, or a real difference. Compares the steps that both dumps have. Their texts and lengths must be the same.
 
     Exit codes: 0, equal: the same tokens and reveals, and numbers within the rounding of the dumps' dtype; 1, they
     differ; 2, they cannot be compared.
@@ -549,9 +549,9 @@ def dump_diff(file_a: str, file_b: str) -> int:
 )
 @_out_option("REPORT.html")
 def dump_report(folder: str, wavs: str | None, path: Path) -> int:
-    """Write all dumps of DIR into one HTML page: a table to sort and search, with audio, pictures and outliers.
+    """Write one HTML page of all dumps in DIR.
 
-    The page holds all it shows, and needs no network. Audio takes about 7 KB a second of it. A dump that cannot be
+    It is a table to sort and search, with audio, pictures and outliers. The page holds all it shows, and needs no network. Audio takes about 7 KB a second of it. A dump that cannot be
     read is listed at its end.
 
     Exit codes: 0, all are in the page; 1, some could not be read; 2, the input was refused.
@@ -572,9 +572,9 @@ def dump_report(folder: str, wavs: str | None, path: Path) -> int:
 @dumps_argument
 @_out_option("CELLS.parquet")
 def dump_export(folder: str, path: Path) -> None:
-    """Write all dumps of DIR into one Parquet table: a row a cell and step.
+    """Write all cells of DIR's dumps as a table.
 
-    For DuckDB, pandas and others. Needs pyarrow: pip install 'omnitts[parquet]'.
+    In Parquet, a row a cell and step, for DuckDB, pandas and others. Needs pyarrow: pip install 'omnitts[parquet]'.
 
     \b
       omnitts dump export dumps/ -o cells.parquet

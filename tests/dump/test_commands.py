@@ -35,6 +35,7 @@ def spoiled(folder: Path) -> dict[str, tuple[Path, str]]:
         "another safetensors file": (folder / "weights.safetensors", "not a dump"),
         "a newer version": (folder / "newer.safetensors", "update omnitts"),
         "shapes that disagree": (shapes, "scores is float16 [8, 8, 11] instead of"),
+        "a length that is none": (write(folder, make_dump("odd", engine_seconds=None)), "engine_seconds is None"),
         "a folder": (folder, "a folder, not a dump"),
         "a missing file": (folder / "none", "no such file"),
     }

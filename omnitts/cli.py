@@ -478,7 +478,8 @@ def _out_option(metavar: str) -> Any:
 def dump_show(file: str) -> None:
     """Print what a dump tells.
 
-    That is its steps, its codebooks, and its least certain cells. Logprobs are in nats, under the distribution that tokens were chosen from. What was not dumped is shown as -.
+    That is its steps, its codebooks, and its least certain cells. Logprobs are in nats, under the distribution that
+    tokens were chosen from. What was not dumped is shown as -.
 
     \b
       omnitts dump show dumps/greeting.dump.safetensors
@@ -525,7 +526,8 @@ def dump_plot(file: str, path: Path, wav: str | None) -> None:
 def dump_diff(file_a: str, file_b: str) -> int:
     """Say where two runs of a line part, and why.
 
-    That may be rounding, or a real difference. Compares the steps that both dumps have. Their texts and lengths must be the same.
+    That may be rounding, or a real difference. Compares the steps that both dumps have. Their texts and lengths must
+    be the same.
 
     Exit codes: 0, equal: the same tokens and reveals, and numbers within the rounding of the dumps' dtype; 1, they
     differ; 2, they cannot be compared.
@@ -551,8 +553,8 @@ def dump_diff(file_a: str, file_b: str) -> int:
 def dump_report(folder: str, wavs: str | None, path: Path) -> int:
     """Write one HTML page of all dumps in DIR.
 
-    It is a table to sort and search, with audio, pictures and outliers. The page holds all it shows, and needs no network. Audio takes about 7 KB a second of it. A dump that cannot be
-    read is listed at its end.
+    It is a table to sort and search, with audio, pictures and outliers. The page holds all it shows, and needs no
+    network. Audio takes about 7 KB a second of it. A dump that cannot be read is listed at its end.
 
     Exit codes: 0, all are in the page; 1, some could not be read; 2, the input was refused.
 

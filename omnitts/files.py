@@ -35,22 +35,6 @@ def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
             raise InputError(f"{folder / name} is a folder, where a file is to be written: move it", field=option)
 
 
-def check_target(path: Path, option: str, suffixes: Sequence[str]) -> None:
-    """Raise InputError when the file that `option` names could not be written, or has none of the suffixes."""
-    if path.suffix.lower() not in suffixes:
-        raise InputError(f"{path} does not end in {' or '.join(suffixes)}", field=option)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file", field=option)
-    if not path.parent.is_dir():
-        raise InputError(f"no such folder: {path.parent}; make it first, or choose another", field=option)
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot write to {path.parent}: {reason}; choose another folder", field=option) from None
-
-
 @contextmanager
 def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
     """Open a file to write it anew, unless another process has it open this way: InputError, and it stays as it is.
@@ -78,6 +62,22 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
     finally:
         with suppress(OSError):
             file.close()
+
+
+def check_target(path: Path, option: str, suffixes: Sequence[str]) -> None:
+    """Raise InputError when the file that `option` names could not be written, or has none of the suffixes."""
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"{path} does not end in {' or '.join(suffixes)}", field=option)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file", field=option)
+    if not path.parent.is_dir():
+        raise InputError(f"no such folder: {path.parent}; make it first, or choose another", field=option)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot write to {path.parent}: {reason}; choose another folder", field=option) from None
 
 
 @contextmanager

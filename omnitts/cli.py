@@ -564,6 +564,155 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
 
 
 @cli.group()
+def dump() -> None:
+    """Look at dumps: what the decoder saw at each step of an utterance.
+
+    `omnitts synth --dump-logprobs DIR` writes them, DIR/ID.dump.safetensors.
+
+    \b
+      omnitts synth lines.jsonl --out wavs/ --dump-logprobs dumps/
+      omnitts dump report dumps/ --wavs wavs/ -o report.html             which lines want a second look?
+      omnitts dump show dumps/greeting.dump.safetensors                  one of them, as text
+      omnitts dump plot dumps/greeting.dump.safetensors -o greeting.png  and as a picture
+      omnitts dump diff old/greeting.dump.safetensors dumps/greeting.dump.safetensors
+      omnitts dump export dumps/ -o cells.parquet                        all cells as a table
+    """
+
+
+dump_argument = click.argument("file", metavar="FILE", callback=_not_blank)
+dumps_argument = click.argument("folder", metavar="DIR", callback=_not_blank)
+
+
+def _out_option(metavar: str) -> Any:
+    return click.option(
+        "-o",
+        "--out",
+        "path",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar=metavar,
+        help="The file to write.",
+    )
+
+
+@dump.command("show")
+@dump_argument
+def dump_show(file: str) -> None:
+    """Print what a dump tells.
+
+    That is its steps, its codebooks, and its least certain cells. Logprobs are in nats, under the distribution that
+    tokens were chosen from. What was not dumped is shown as -.
+
+    \b
+      omnitts dump show dumps/greeting.dump.safetensors
+    """
+    from omnitts.dump import load
+    from omnitts.dump.show import show
+
+    for line in show(load(file)):
+        click.echo(line)
+
+
+@dump.command("plot")
+@dump_argument
+@_out_option("OUT.png|.svg")
+@click.option(
+    "--wav",
+    metavar="FILE",
+    callback=_not_blank,
+    help="Audio for the waveform.  [default: the file of the dump's name beside it, ID.wav, .flac, .ogg or .mp3]",
+)
+def dump_plot(file: str, path: Path, wav: str | None) -> None:
+    """Draw a dump over time.
+
+    When each cell was revealed and how surely, with the waveform. Needs matplotlib: pip install 'omnitts[plot]'.
+
+    \b
+      omnitts dump plot dumps/greeting.dump.safetensors -o greeting.png --wav wavs/greeting.wav
+    """
+    from omnitts.audio import read_audio
+    from omnitts.dump import load
+    from omnitts.dump.plot import SUFFIXES, write_plot
+    from omnitts.dump.recording import find_audio
+    from omnitts.files import check_target
+
+    check_target(path, "--out", SUFFIXES)
+    loaded = load(file)
+    audio = wav or find_audio(Path(file))
+    write_plot(path, loaded, None if audio is None else read_audio(audio))
+
+
+@dump.command("diff")
+@click.argument("file_a", metavar="A", callback=_not_blank)
+@click.argument("file_b", metavar="B", callback=_not_blank)
+def dump_diff(file_a: str, file_b: str) -> int:
+    """Say where two runs of a line part, and why.
+
+    That may be rounding, or a real difference. Compares the steps that both dumps have. Their texts and lengths must
+    be the same.
+
+    Exit codes: 0, equal: the same tokens and reveals, and numbers within the rounding of the dumps' dtype; 1, they
+    differ; 2, they cannot be compared.
+
+    \b
+      omnitts dump diff cpu/greeting.dump.safetensors gpu/greeting.dump.safetensors
+    """
+    from omnitts.dump import load
+    from omnitts.dump.diff import compare, describe
+
+    difference = compare(load(file_a), load(file_b))
+    for line in describe(difference, file_a, file_b):
+        click.echo(line)
+    return 0 if difference.equal else EXIT_FAILED
+
+
+@dump.command("report")
+@dumps_argument
+@click.option(
+    "--wavs", metavar="DIR", callback=_not_blank, help="Folder of the audio files.  [default: beside the dumps]"
+)
+@_out_option("REPORT.html")
+def dump_report(folder: str, wavs: str | None, path: Path) -> int:
+    """Write one HTML page of all dumps in DIR.
+
+    It is a table to sort and search, with audio, pictures and outliers. The page holds all it shows, and needs no
+    network. Audio takes about 7 KB a second of it. A dump that cannot be read is listed at its end.
+
+    Exit codes: 0, all are in the page; 1, some could not be read; 2, the input was refused.
+
+    \b
+      omnitts dump report dumps/ --wavs wavs/ -o report.html
+    """
+    from omnitts.dump.report import SUFFIXES, write_report
+    from omnitts.files import check_target
+
+    check_target(path, "--out", SUFFIXES)
+    complaints = write_report(path, folder, wavs)
+    _say_first("warning", complaints)
+    return EXIT_FAILED if complaints else 0
+
+
+@dump.command("export")
+@dumps_argument
+@_out_option("CELLS.parquet")
+def dump_export(folder: str, path: Path) -> None:
+    """Write all cells of DIR's dumps as a table.
+
+    In Parquet, a row a cell and step, for DuckDB, pandas and others. Needs pyarrow: pip install 'omnitts[parquet]'.
+
+    \b
+      omnitts dump export dumps/ -o cells.parquet
+      duckdb -c "SELECT codebook, avg(logprob) FROM 'cells.parquet' WHERE step = revealed_at GROUP BY codebook"
+    """
+    from omnitts.dump.export import SUFFIXES, export
+    from omnitts.files import check_target
+
+    check_target(path, "--out", SUFFIXES)
+    rows = export(path, folder)
+    click.echo(f"{path}: {counted(rows, 'row')}")
+
+
+@cli.group()
 def bench() -> None:
     """Measure on this machine: speed, and what a precision changes."""
 

@@ -19,6 +19,22 @@ except ImportError:  # Windows
     fcntl = None
 
 
+def check_target(path: Path, option: str, suffixes: Sequence[str]) -> None:
+    """Raise InputError when the file that `option` names could not be written, or has none of the suffixes."""
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"{path} does not end in {' or '.join(suffixes)}", field=option)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file", field=option)
+    if not path.parent.is_dir():
+        raise InputError(f"no such folder: {path.parent}; make it first, or choose another", field=option)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot write to {path.parent}: {reason}; choose another folder", field=option) from None
+
+
 def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
     """Make the folder that `option` names; raise InputError when files could not be written there.
 

@@ -731,6 +731,12 @@ def test_every_command_explains_itself(run):
         ["bench", "step"],
         ["bench", "precision"],
         ["bench", "job"],
+        ["dump"],
+        ["dump", "show"],
+        ["dump", "plot"],
+        ["dump", "diff"],
+        ["dump", "report"],
+        ["dump", "export"],
     ):
         code, printed, _ = run(*command, "--help")
         assert code == 0 and "Usage" in printed

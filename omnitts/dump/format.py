@@ -107,6 +107,11 @@ _ARRAYS = tuple(field.name for field in fields(Dump) if field.type in (np.ndarra
 _OPTIONAL = ("top_tokens", "top_logprobs")
 _NUMBERS = ("logprobs", "confidence", "scores", "cond_logprobs", "uncond_logprobs", "top_logprobs")
 _META = tuple(field.name for field in fields(Dump) if field.name not in _ARRAYS)
+_META_TYPES = {
+    **dict.fromkeys(("id", "text", "model_digest", "device", "dtype"), str),
+    **dict.fromkeys(("language", "instruct", "reference", "error"), str | None),
+    **{"recipe": dict, "versions": dict, "engine_seconds": int | float},
+}
 
 
 def save(path: str | PathLike, dump: Dump) -> None:
@@ -170,6 +175,9 @@ def _read_meta(texts: Mapping[str, str], path: str | PathLike) -> dict[str, Any]
         pieces = tuple(Piece(**piece) for piece in meta["pieces"])
         if not isinstance(meta["recipe"]["num_step"], int) or not all(isinstance(p.frames, int) for p in pieces):
             raise TypeError("numbers that are none")
+        wrong = [name for name, wanted in _META_TYPES.items() if not isinstance(meta[name], wanted)]
+        if wrong:
+            raise TypeError(f"{wrong[0]} is {meta[wrong[0]]!r}")
     except (KeyError, ValueError, TypeError) as error:
         raise _damaged(path, f"its metadata: {error}") from error
     return meta | {"pieces": pieces}

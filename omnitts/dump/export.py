@@ -1,0 +1,93 @@
+"""All cells of a folder of dumps as one Parquet table."""
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from omnitts.dump.format import Dump, load, paths
+from omnitts.errors import InputError
+from omnitts.files import atomic_path
+from omnitts.model.duration import FRAME_RATE
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SUFFIXES = (".parquet",)
+_GROUP_ROWS = 1 << 20  # in a row group, about: some 40 MB before compression
+_NUMBERS = ("logprob", "confidence", "score", "cond_logprob", "uncond_logprob")
+
+
+def export(path: str | PathLike, folder: str | PathLike) -> int:
+    """Writes a row a cell and dumped step, whole or not at all; returns how many. docs/dumps.md has the columns.
+
+    A dump at a time, so memory does not grow with their number. Raises InputError when pyarrow is not installed, the
+    folder has no dumps, or one of them cannot be read; OSError when the disk refuses.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow: pip install 'omnitts[parquet]'") from error
+    found, schema, rows = paths(folder), _schema(), 0
+    with (
+        atomic_path(path) as temporary,
+        pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        for dump_path in found:
+            for group in _groups(load(dump_path)):
+                writer.write_table(pyarrow.table(group, schema=schema))
+                rows += len(group["step"])
+    return rows
+
+
+def _schema() -> "pyarrow.Schema":
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("id", pa.dictionary(pa.int32(), pa.string())),
+            *[("step", pa.int32()), ("codebook", pa.int16()), ("frame", pa.int32()), ("seconds", pa.float64())],
+            ("token", pa.int16()),
+            *[(name, pa.float32()) for name in _NUMBERS],
+            *[("masked", pa.bool_()), ("revealed_at", pa.int16()), ("final_code", pa.int16())],
+        ]
+    )
+
+
+def _groups(dump: Dump) -> Iterator[dict[str, "pyarrow.Array"]]:
+    """Columns of as many steps at a time as a row group takes, at least one."""
+    if not dump.frames:
+        return
+    steps = max(1, _GROUP_ROWS // dump.codes.size)
+    for start in range(0, len(dump.steps), steps):
+        yield _columns(dump, slice(start, start + steps))
+
+
+def _columns(dump: Dump, rows: slice) -> dict[str, "pyarrow.Array"]:
+    """Token and numbers are null where the cell's piece did not run the step."""
+    import pyarrow as pa
+
+    tokens = dump.tokens[rows]
+    step, codebook, frame = np.broadcast_arrays(
+        dump.steps[rows, None, None], np.arange(dump.codebooks)[:, None], np.arange(dump.frames)
+    )
+    idle = (tokens < 0).ravel()
+    numbers = (dump.logprobs, dump.confidence, dump.scores, dump.cond_logprobs, dump.uncond_logprobs)
+
+    def column(values: np.ndarray, dtype: type, mask: np.ndarray | None = None) -> pa.Array:
+        return pa.array(np.broadcast_to(values, tokens.shape).ravel().astype(dtype), mask=mask)
+
+    return {
+        "id": pa.DictionaryArray.from_arrays(pa.array(np.zeros(tokens.size, np.int32)), pa.array([dump.id])),
+        "step": column(step, np.int32),
+        "codebook": column(codebook, np.int16),
+        "frame": column(frame, np.int32),
+        "seconds": column(frame / FRAME_RATE, np.float64),
+        "token": column(tokens, np.int16, idle),
+        **{name: column(values[rows], np.float32, idle) for name, values in zip(_NUMBERS, numbers, strict=True)},
+        "masked": column(dump.revealed >= step, np.bool_),
+        "revealed_at": column(dump.revealed, np.int16),
+        "final_code": column(dump.codes, np.int16),
+    }

@@ -32,12 +32,14 @@ from omnitts.engine import (
 from omnitts.model.attention import attention_backend, make_attention
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.canvas import RankingParams
+from omnitts.model.observe import observe
 from omnitts.model.packed import PackedModel, Row
-from omnitts.model.reveal import reveal, scores_of
-from omnitts.sampler import Samples, SamplingParams, rows_to_requests, sample, token_logprobs
+from omnitts.model.reveal import reveal
+from omnitts.sampler import SamplingParams, sample
 from omnitts.trace import Sight, Trace
 
 MOST_GRAPHS = 64  # kept at a time; the one unused for longest goes first
+_A_REQUEST = 512  # positions that one has at least in most rows, so that these have room for the same number
 _ENDED = 0.2  # share of a row's positions whose requests have ended that is worth packing the others anew
 
 
@@ -63,8 +65,8 @@ class Shape:
         positions = sum(map(positions_of, requests))
         return Shape(
             _rounded(positions, 32),
-            _rounded(sum(request.target_frames for request in requests), 4),  # cheap beside positions
-            1 << len(requests).bit_length(),
+            _rounded(sum(request.target_frames for request in requests), 2),  # cheap beside positions
+            1 << max(len(requests), positions // _A_REQUEST).bit_length(),
             any(_has_two(request) for request in requests),
             any(request.recipe.prefix_refresh > 1 for request in requests),
             top_of(requests),
@@ -319,7 +321,10 @@ def _keep(
         row = rows.stop
         for (step, _), sight in zip(schedule, sights, strict=False):
             if trace is not None and request.watch.wants(step):
-                trace.seen.append(sight.seen(step, rows, request.watch.top_n))
+                seen = sight.seen(step, rows, request.watch.top_n)
+                if not _has_two(request):  # what lies beside its rows is no twin of theirs
+                    seen = replace(seen, uncond_logprobs=seen.cond_logprobs)
+                trace.seen.append(seen)
 
 
 class Step:
@@ -382,9 +387,15 @@ class Step:
             self._run(again)  # compiles kernels and sets libraries up, which a capture must not
         torch.cuda.current_stream(self.model.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may decode meanwhile: what they do must not spoil the capture.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._run(again)
+        # Not torch.cuda.graph, which collects garbage and gives memory back first: a tenth of a second. Other threads
+        # may decode meanwhile: what they do must not spoil the capture.
+        with torch.cuda.stream(side):
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                self._run(again)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(self.model.device).wait_stream(side)
         self.graphs[again] = graph
         return graph.pool()
 
@@ -464,17 +475,7 @@ class Step:
             self.revealed,
         )
         if self.revealed is not None:
-            self.sights[again] = self._sight(samples, scores_of(keys), logits[:frames], uncond)
-
-    def _sight(self, samples: Samples, scores: Tensor, cond: Tensor, uncond: Tensor | None) -> Sight:
-        given = token_logprobs(cond, samples.tokens)
-        free = given if uncond is None else token_logprobs(uncond, samples.tokens)
-        if uncond is not None:
-            # Rows of unguided requests have no twin: what lies there is padding.
-            scale = self.sampling.guidance_scale[rows_to_requests(self.offsets, len(free))]
-            free = torch.where(scale[:, None] > 0, free, given)
-        top = None if samples.top_tokens is None else (samples.top_tokens, samples.top_logprobs)
-        return Sight.of(samples.tokens, (samples.logprobs, samples.confidence, scores, given, free), top)
+            self.sights[again] = observe(samples, keys, logits[:frames], uncond)
 
     def states(self, requests: Sequence[Request], states: Sequence[Generated]) -> list[Generated]:
         """What has become of the requests; waits for the device."""

@@ -50,7 +50,7 @@ class Trace:
         return None if watch is None else Trace(np.full((frames, codebooks), -1, np.int16))
 
 
-_COLUMNS = ("logprobs", "confidence", "scores", "cond_logprobs", "uncond_logprobs")
+COLUMNS = ("logprobs", "confidence", "scores", "cond_logprobs", "uncond_logprobs")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Sight:
     """A step's outputs of all rows, in two tensors, so that two copies bring them to the host."""
 
     tokens: Tensor  # int16 [N, C, 1 + n]: the choice, and the likeliest
-    numbers: Tensor  # float32 [N, C, 5 + n]: _COLUMNS, and the logprobs of the likeliest
+    numbers: Tensor  # float32 [N, C, 5 + n]: COLUMNS, and the logprobs of the likeliest
 
     @staticmethod
     def of(tokens: Tensor, columns: Sequence[Tensor], top: tuple[Tensor, Tensor] | None = None) -> "Sight":
-        """tokens: int64 [N, C]; columns: float32 [N, C] each, as in _COLUMNS; top: tokens and logprobs [N, C, n]."""
+        """tokens: int64 [N, C]; columns: float32 [N, C] each, as in COLUMNS; top: tokens and logprobs [N, C, n]."""
         tokens, numbers = tokens[..., None], torch.stack(list(columns), -1)
         if top is not None:
             tokens, numbers = torch.cat([tokens, top[0]], -1), torch.cat([numbers, top[1]], -1)
@@ -78,9 +78,9 @@ class Sight:
     def seen(self, step: int, rows: slice, top_n: int) -> Seen:
         """A request's rows, copied; its `top_n` may be less than what is there."""
         tokens, numbers = self.tokens[rows].numpy(), self.numbers[rows].numpy()
-        columns = {name: numbers[..., i].copy() for i, name in enumerate(_COLUMNS)}
+        columns = {name: numbers[..., i].copy() for i, name in enumerate(COLUMNS)}
         top: dict[str, np.ndarray] = {}
         if top_n:
             top = {"top_tokens": tokens[..., 1 : 1 + top_n].copy()}
-            top["top_logprobs"] = numbers[..., len(_COLUMNS) :][..., :top_n].copy()
+            top["top_logprobs"] = numbers[..., len(COLUMNS) :][..., :top_n].copy()
         return Seen(step, tokens[..., 0].copy(), **columns, **top)

@@ -21,11 +21,12 @@ from omnitts.model.backbone import rotate
 from omnitts.model.canvas import RankingParams, commit, rank_scores, top_cells
 from omnitts.model.checkpoint import load_model, open_checkpoint
 from omnitts.model.decoding import Row
-from omnitts.model.reveal import reveal, scores_of
+from omnitts.model.observe import observe
+from omnitts.model.reveal import reveal
 from omnitts.model.snake import silent_snake
 from omnitts.model.tiled_attention import rows_of_a_tile, tiled_attention
 from omnitts.recipe import Recipe
-from omnitts.sampler import rows_to_requests
+from omnitts.sampler import Samples, rows_to_requests
 from omnitts.trace import Trace, Watch
 from omnitts.tts import load_checkpoint
 
@@ -136,7 +137,28 @@ def check_reveal(device: str) -> None:
         assert torch.equal(made, expected), (share, (made != expected).nonzero()[:5])
         assert torch.equal(revealed, torch.where(made != canvas, step[request, None].int(), -1))
         known = count[request] > 0
-        torch.testing.assert_close(scores_of(keys)[known], scores[known], rtol=1e-6, atol=1e-6)
+        check_sight(keys, scores, known)
+
+
+def check_sight(keys: torch.Tensor, scores: torch.Tensor, known: torch.Tensor) -> None:
+    """What `observe` gathers of a step: with twins and without, with likeliest tokens and without."""
+    rows, codebooks = keys.shape
+    cond, uncond = torch.randn(2, rows, codebooks, 51, device=keys.device)
+    tokens, top = torch.randint(0, 51, (rows, codebooks, 4), device=keys.device).split([1, 3], -1)
+    logprobs, confidence, *_ = torch.randn(3, rows, codebooks, device=keys.device)
+    for twins, with_top in ((uncond, True), (None, False)):
+        samples = Samples(tokens[..., 0].contiguous(), logprobs, confidence, tokens)
+        if with_top:
+            samples = replace(samples, top_tokens=top.contiguous(), top_logprobs=-top.float())
+        sight = observe(samples, keys, cond, twins)
+        given, free = (torch.log_softmax(x, -1).gather(-1, tokens)[..., 0] for x in (cond, uncond))
+        columns = [logprobs, confidence, scores, given, free if with_top else given]
+        expected = torch.stack(columns, -1)
+        torch.testing.assert_close(sight.numbers[known][..., :5], expected[known], rtol=1e-5, atol=1e-5)
+        assert torch.equal(sight.tokens[..., 0].long(), tokens[..., 0])
+        assert torch.equal(sight.tokens[..., 1:].long(), top if with_top else top[..., :0])
+        assert sight.numbers.shape[-1] == (8 if with_top else 5)
+        assert not with_top or torch.equal(sight.numbers[..., 5:], -top.float())
 
 
 def check_loop(device: str) -> None:

@@ -98,7 +98,8 @@ def swiglu_product(x: Tensor, weight: Tensor, scales: Scales | None) -> Tensor:
     x and weight are bfloat16 without scales, or float8 with them.
     """
     out = torch.empty(len(x), weight.shape[0] // 2, dtype=torch.bfloat16, device=x.device)
-    _launch(x, weight, scales, out, (x, x, x, x, x), 0.0, (0, 0), ROTATE=False)
+    tile = 256 if len(x) >= FEW_ROWS else 128
+    _launch(x, weight, scales, out, tile, (x, x, x, x, x), 0.0, (0, 0), ROTATE=False)
     return out
 
 
@@ -121,7 +122,7 @@ def rotated_product(
     """
     out = torch.empty(len(x), weight.shape[0], dtype=torch.bfloat16, device=x.device)
     rotation = q_weight, k_weight, cos, sin, place
-    _launch(x, weight, scales, out, rotation, eps, (heads[0], sum(heads)), ROTATE=True)
+    _launch(x, weight, scales, out, 256, rotation, eps, (heads[0], sum(heads)), ROTATE=True)
     return out.unflatten(-1, (-1, HEAD))
 
 
@@ -130,13 +131,13 @@ def _launch(
     weight: Tensor,
     scales: Scales | None,
     out: Tensor,
+    tile: int,
     rotation: tuple[Tensor, ...],
     eps: float,
     ends: tuple[int, int],
     ROTATE: bool,
 ) -> None:
     positions, depth = x.shape
-    tile = 256 if positions >= FEW_ROWS else 128
     step = _DEPTH // x.element_size()
     width = 128 if ROTATE else tile // 2  # of the parts in which a tile is stored
     tensors = (described(x, [64, step]), described(weight, [tile, step]), described(out, [64, width]))
@@ -270,18 +271,13 @@ def _multiply(
             sums = _scaled(sums, row_scale, column_scale, row, column, positions, TILE)
         if ROTATE:
             head = column // 128
-            heads_weight = q_weight if head < Q_END else k_weight
-            if TILE == 256:
-                a, b = _halves(sums, TILE)
-                if head < K_END:
-                    a = _normed_and_rotated(a, row, positions, heads_weight, cos, sin, place, eps)
-                    b = _normed_and_rotated(b, row, positions, heads_weight, cos, sin, place, eps)
-                _put(out, stage, a, row, column)
-                _put(out, stage, b, row, column + 128)
-            else:
-                if head < K_END:
-                    sums = _normed_and_rotated(sums, row, positions, heads_weight, cos, sin, place, eps)
-                _put(out, stage, sums, row, column)
+            a, b = _halves(sums, TILE)
+            if head < K_END:
+                heads_weight = q_weight if head < Q_END else k_weight
+                a = _normed_and_rotated(a, row, positions, heads_weight, cos, sin, place, eps)
+                b = _normed_and_rotated(b, row, positions, heads_weight, cos, sin, place, eps)
+            _put(out, stage, a, row, column)
+            _put(out, stage, b, row, column + 128)
         else:
             _put(out, stage, _swiglu(sums, TILE), row, column // 2)
     tma.store_wait(0)

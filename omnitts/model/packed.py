@@ -137,7 +137,7 @@ class PackedModel:
         q_heads, k_heads = config.num_attention_heads, config.num_key_value_heads
         rows, heads, eps = self._normed(x, delta, layer.input_norm), (q_heads, k_heads), config.rms_norm_eps
         rotation = layer.q_norm, layer.k_norm, self.cos, self.sin, row.place
-        if self.fused:
+        if self.fused and len(x) >= hopper().FEW_ROWS:
             qkv = hopper().rotated_product(*_operands(rows, layer.qkv), *rotation, heads, eps)
         else:
             qkv = _product(rows, layer.qkv).unflatten(-1, (q_heads + 2 * k_heads, config.head_dim))

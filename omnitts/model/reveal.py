@@ -38,7 +38,7 @@ def reveal(
     rows begin and end; step, count: int64 [R]. Scores and ties are those of `canvas.rank_scores` and `top_cells`.
     revealed: int32 [N, C], is given the step's number where a cell is revealed.
 
-    Returns the scores as `scores_of` reads them, int32 [N, C]; those of requests that reveal nothing are not set.
+    Returns the scores as `score_of_key` reads them, int32 [N, C]; those of requests that reveal nothing are not set.
     """
     keys = torch.empty_like(canvas)
     # Any block does for any canvas; one of about a canvas's size is the fastest.
@@ -51,12 +51,6 @@ def reveal(
         num_warps=min(8, block // 256), enable_fp_fusion=False,
     )  # fmt: skip
     return keys
-
-
-def scores_of(keys: Tensor) -> Tensor:
-    """The ranking scores, float32, of the whole numbers that `reveal` gave; -inf where a cell was revealed before."""
-    bits = torch.where(keys < 0, keys ^ 0x7FFFFFFF, keys)
-    return bits.view(torch.float32).masked_fill(keys == _LEAST.value, -torch.inf)
 
 
 @triton.jit
@@ -98,6 +92,13 @@ def _key(score):
     """A float32 as an int32 of the same order; 0 and -0 are one."""
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def score_of_key(key):
+    """The ranking score, float32, of a whole number that `reveal` gave; -inf where a cell was revealed before."""
+    score = tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+    return tl.where(key == _LEAST, -float("inf"), score)
 
 
 @triton.jit

@@ -23,8 +23,14 @@ def token_logprobs_with_triton(logits: Tensor, tokens: Tensor) -> Tensor:
 @triton.jit
 def _token_logprobs_kernel(logits, tokens, out, row_stride, codebook_stride, stride, vocabulary, BLOCK: tl.constexpr):
     row, codebook = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    logits += row * row_stride + codebook * codebook_stride
     at = row * tl.num_programs(1) + codebook
+    logits += row * row_stride + codebook * codebook_stride
+    tl.store(out + at, token_logprob(logits, stride, tl.load(tokens + at), vocabulary, BLOCK))
+
+
+@triton.jit
+def token_logprob(logits, stride, token, vocabulary, BLOCK: tl.constexpr):
+    """The logprob of a token, float32, of one position's logits."""
     largest = tl.full([BLOCK], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocabulary, BLOCK):
@@ -36,5 +42,4 @@ def _token_logprobs_kernel(logits, tokens, out, row_stride, codebook_stride, str
         largest = higher
     best = tl.max(largest, 0)
     total = tl.sum(total * tl.exp(largest - best), 0)
-    chosen = tl.load(logits + tl.load(tokens + at) * stride).to(tl.float32)
-    tl.store(out + at, chosen - best - tl.log(total))
+    return tl.load(logits + token * stride).to(tl.float32) - best - tl.log(total)

@@ -19,6 +19,7 @@ from omnitts.trace import Sight, Trace, Watch
 
 FLOAT8 = torch.float8_e4m3fn
 """As the dtype of a model: layers' products in it, all else in bfloat16, in which the weights are loaded."""
+_FLOAT8_UNIT = 16  # a float8 product's sizes are multiples of it
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def accelerated(model: OmniVoice, *, float8: bool = False, cuda_graphs: bool = T
     The model is used up by it. float8: layers' products in fp8; InputError where only the model itself can run.
     """
     weight = model.audio_heads.weight
+    if float8:
+        _check_sizes(model)
     if not float8 and (weight.device.type != "cuda" or weight.dtype == torch.float32):
         return model
     try:
@@ -80,6 +83,15 @@ def accelerated(model: OmniVoice, *, float8: bool = False, cuda_graphs: bool = T
             raise InputError(message, field="dtype") from None
         return model
     return Steps.of(model, cuda_graphs=cuda_graphs, float8=float8)
+
+
+def _check_sizes(model: OmniVoice) -> None:
+    """Raises InputError unless the layers' products have sizes that float8 products take."""
+    for name, weight in model.llm.layers[0].named_parameters():
+        if weight.ndim == 2 and any(size % _FLOAT8_UNIT for size in weight.shape):
+            size = " x ".join(map(str, weight.shape))
+            message = f"fp8 needs matrices of multiples of {_FLOAT8_UNIT}, and {name} is {size}: use bfloat16"
+            raise InputError(message, field="dtype")
 
 
 def release(model: OmniVoice | Engine) -> None:

@@ -17,7 +17,7 @@ from omnitts.recipe import Recipe
 from omnitts.steps import Engine, Shape, positions_of
 
 SIZES = (2048, 4096, 8192, 16_384, 32_768)
-_NEAR = 1.02  # times the least time a position: what a smaller batch may take
+_NEAR = 1.01  # times the least time a position: what a smaller batch may take
 _STEPS = 32  # of a batch, over which what goes before them is spread
 _SHARE = 0.5  # of the free memory that steps may fill; references and decoding have the rest
 _TEXT, _FRAMES = 60, 250  # of the requests that are timed: ten seconds of speech

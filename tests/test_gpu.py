@@ -69,7 +69,8 @@ def test_codec(checkpoint, vectors):
 def test_text_to_speech(checkpoint_dir, dtype):
     if dtype == "fp8" and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("needs a GPU with e4m3 products")
-    tts = omnitts.load(checkpoint_dir, device="cuda", dtype=dtype)
+    # Float8 products need larger matrices than the tiny checkpoint has.
+    tts = omnitts.load("mini" if dtype == "fp8" else checkpoint_dir, device="cuda", dtype=dtype)
     first, second = tts.synthesize(["Hello there.", "Hello there, once more."], num_step=4)
     assert first.audio.any() and np.isfinite(second.audio).all()
     assert first.codes.min() >= 0 and first.codes.max() < 1024
@@ -162,8 +163,20 @@ def test_company_in_bfloat16(request, name, vectors):
 
 
 @pytest.mark.parametrize("name", ["noise", "mini"])
+def test_recordings_of_any_length_have_the_cpus_codes(name):
+    """Convolutions that are lengthened on a GPU find what they find on a CPU; few codes may tell."""
+    checkpoint = open_checkpoint(BUNDLED / name)
+    codec, exact = load_codec(checkpoint, "cuda"), load_codec(checkpoint, "cpu")
+    for frames in (25, 77, 150):
+        time = np.arange(960 * frames) / 24_000
+        wave = (0.3 * np.sin(2 * np.pi * 150 * time) * (1 + np.sin(2 * np.pi * 3 * time))).astype(np.float32)
+        codes, expected = codec.encode(wave), exact.encode(wave)
+        assert codes.shape == expected.shape and (codes == expected).mean() > 0.97
+
+
+@pytest.mark.parametrize("name", ["noise", "mini"])
 def test_a_codec_decodes_many_clips_at_once(name):
-    """In bfloat16 each is near what it is alone in float32, to its last frame."""
+    """In float16 each is near what it is alone in float32, to its last frame."""
     checkpoint = open_checkpoint(BUNDLED / name)
     rng = np.random.default_rng(0)
     clips = [rng.integers(0, 1024, (8, frames)).astype(np.int16) for frames in (100, 95, 40, 1, 99)]
@@ -174,7 +187,7 @@ def test_a_codec_decodes_many_clips_at_once(name):
         for part in (slice(None), slice(-960, None)):
             error = np.sqrt(np.mean((wave - expected)[part] ** 2) / np.mean(expected[part] ** 2))
             print(f"{name}: {error:.4f} of the sound")
-            assert error < 0.2
+            assert error < 0.05
 
 
 def test_stages_beside_the_engine(checkpoint_dir, vectors, tmp_path, monkeypatch):

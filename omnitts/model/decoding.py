@@ -50,8 +50,8 @@ def repeatable(device: torch.device) -> Iterator[None]:
 
 
 def decode_dtype(device: torch.device) -> torch.dtype:
-    """What rows are decoded in: float32 on the CPU, bfloat16 on a GPU."""
-    return torch.float32 if device.type == "cpu" else torch.bfloat16
+    """What rows are decoded in: float32 on the CPU, float16 on a GPU, as fast as bfloat16 and eight times as exact."""
+    return torch.float32 if device.type == "cpu" else torch.float16
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -136,4 +136,6 @@ def decode_row(codec: "Codec | FrameCodec", codes: Sequence[np.ndarray]) -> list
     with repeatable(codec.device):
         wave = codec.decode_joined(torch.from_numpy(joined).to(codec.device), row)
     samples = wave.cpu().numpy()
+    if not np.isfinite(samples).all():  # float16 has no numbers from 65,520 on
+        return [codec.decode(clip) for clip in codes]
     return [samples[span.start * FRAME_SAMPLES : span.stop * FRAME_SAMPLES] for span in row.spans]

@@ -23,9 +23,9 @@ def clips(*lengths: int) -> list[np.ndarray]:
 
 
 @pytest.fixture
-def in_bfloat16(monkeypatch):
+def in_float16(monkeypatch):
     for module in (dac, frame_codec):
-        monkeypatch.setattr(module, "decode_dtype", lambda device: torch.bfloat16)
+        monkeypatch.setattr(module, "decode_dtype", lambda device: torch.float16)
 
 
 def test_on_the_cpu_a_batch_is_each_alone_to_the_bit(codec):
@@ -45,20 +45,20 @@ def test_neighbours_reach_no_sample(codec):
         np.testing.assert_allclose(wave, codec.decode(clip), rtol=0, atol=1e-5)
 
 
-def test_neighbours_reach_no_sample_in_bfloat16(codec, in_bfloat16):
+def test_neighbours_reach_no_sample_in_float16(codec, in_float16):
     codes = clips(40, 37, 12)
     for wave, clip in zip(decode_row(codec, codes), codes, strict=True):
         (alone,) = decode_row(codec, [clip])
         assert wave.dtype == np.float32
-        np.testing.assert_allclose(wave, alone, rtol=0, atol=2e-2)
+        np.testing.assert_allclose(wave, alone, rtol=0, atol=3e-3)
 
 
-def test_what_bfloat16_costs(codec, in_bfloat16):
-    """The docstrings of `decode_batch` have figures by clip; float16 errs about 17 dB less, but may overflow."""
+def test_what_float16_costs(codec, in_float16):
+    """The docstrings of `decode_batch` have figures by clip; bfloat16 errs about 17 dB more."""
     codes = clips(40, 37, 35) if isinstance(codec, dac.Codec) else speech_codes()
     exact = np.concatenate([codec.decode(clip) for clip in codes])
     error = np.concatenate(decode_row(codec, codes)) - exact
-    assert 10 * np.log10(np.sum(exact**2) / np.sum(error**2)) > 22
+    assert 10 * np.log10(np.sum(exact**2) / np.sum(error**2)) > 32
 
 
 def speech_codes() -> list[np.ndarray]:
@@ -68,6 +68,13 @@ def speech_codes() -> list[np.ndarray]:
     texts = ("Hello there, how are you today?", "The quick brown fox jumps over the lazy dog.")
     items = [{"text": text, "instruct": voice} for text in texts for voice in ("male", "female")]
     return [speech.codes for speech in tts.synthesize(items, num_step=8)]
+
+
+def test_numbers_beyond_float16_are_made_in_float32(codec, in_float16, monkeypatch):
+    codes = clips(12, 30)
+    monkeypatch.setattr(type(codec), "decode_joined", lambda self, joined, row: torch.full((960 * row.frames,), np.inf))
+    for wave, clip in zip(decode_row(codec, codes), codes, strict=True):
+        np.testing.assert_array_equal(wave, codec.decode(clip))
 
 
 def test_rows_by_device():
@@ -109,6 +116,6 @@ def test_a_module_of_the_dtype_is_not_copied():
     assert half.weight.dtype == torch.bfloat16 and module.weight.dtype == torch.float32
 
 
-def test_a_gpu_decodes_in_bfloat16_and_the_cpu_in_float32():
-    assert decoding.decode_dtype(torch.device("cuda")) is torch.bfloat16
+def test_a_gpu_decodes_in_float16_and_the_cpu_in_float32():
+    assert decoding.decode_dtype(torch.device("cuda")) is torch.float16
     assert decoding.decode_dtype(torch.device("cpu")) is torch.float32

@@ -230,11 +230,11 @@ class Choice:
         tokens = samples.tokens[rows]
         given = token_logprobs(cond[rows], tokens)
         free = token_logprobs(uncond[rows], tokens) if rows.stop <= len(uncond) else given
-        columns = (samples.logprobs[rows], samples.confidence[rows], self.scores[rows], given, free)
+        columns = (tokens, samples.logprobs[rows], samples.confidence[rows], self.scores[rows], given, free)
         top = None
         if samples.top_tokens is not None:
             top = samples.top_tokens[rows], samples.top_logprobs[rows]
-        return Sight.of(tokens, columns, top)
+        return Sight.of(columns, top)
 
 
 def choose(

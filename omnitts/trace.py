@@ -50,37 +50,39 @@ class Trace:
         return None if watch is None else Trace(np.full((frames, codebooks), -1, np.int16))
 
 
-COLUMNS = ("logprobs", "confidence", "scores", "cond_logprobs", "uncond_logprobs")
+COLUMNS = ("tokens", "logprobs", "confidence", "scores", "cond_logprobs", "uncond_logprobs")
 
 
 @dataclass(frozen=True)
 class Sight:
-    """A step's outputs of all rows, in two tensors, so that two copies bring them to the host."""
+    """A step's outputs of all rows in one tensor, so that one copy brings them to the host.
 
-    tokens: Tensor  # int16 [N, C, 1 + n]: the choice, and the likeliest
-    numbers: Tensor  # float32 [N, C, 5 + n]: COLUMNS, and the logprobs of the likeliest
+    numbers: float32 [N, C, 6 + 2 * n]: COLUMNS, then the n likeliest tokens and their logprobs. As float32 a token is
+    exact, up to 16,777,216.
+    """
+
+    numbers: Tensor
 
     @staticmethod
-    def of(tokens: Tensor, columns: Sequence[Tensor], top: tuple[Tensor, Tensor] | None = None) -> "Sight":
-        """tokens: int64 [N, C]; columns: float32 [N, C] each, as in COLUMNS; top: tokens and logprobs [N, C, n]."""
-        tokens, numbers = tokens[..., None], torch.stack(list(columns), -1)
-        if top is not None:
-            tokens, numbers = torch.cat([tokens, top[0]], -1), torch.cat([numbers, top[1]], -1)
-        return Sight(tokens.to(torch.int16), numbers)
+    def of(columns: Sequence[Tensor], top: tuple[Tensor, Tensor] | None = None) -> "Sight":
+        """columns: [N, C] each, as in COLUMNS; top: tokens and logprobs [N, C, n]."""
+        numbers = torch.stack([column.float() for column in columns], -1)
+        return Sight(numbers if top is None else torch.cat([numbers, top[0].float(), top[1]], -1))
 
     def to_host(self) -> "Sight":
         """In memory that the device writes into meanwhile: to be read after the next wait for it."""
-        if not self.tokens.is_cuda:
+        if not self.numbers.is_cuda:
             return self
-        tensors = (self.tokens, self.numbers)
-        return Sight(*(torch.empty_like(t, device="cpu", pin_memory=True).copy_(t, non_blocking=True) for t in tensors))
+        host = torch.empty(self.numbers.shape, dtype=torch.float32, pin_memory=True)
+        return Sight(host.copy_(self.numbers, non_blocking=True))
 
     def seen(self, step: int, rows: slice, top_n: int) -> Seen:
         """A request's rows, copied; its `top_n` may be less than what is there."""
-        tokens, numbers = self.tokens[rows].numpy(), self.numbers[rows].numpy()
-        columns = {name: numbers[..., i].copy() for i, name in enumerate(COLUMNS)}
+        numbers = self.numbers[rows].numpy()
+        tokens, *columns = (numbers[..., i].copy() for i in range(len(COLUMNS)))
+        first, there = len(COLUMNS), (numbers.shape[-1] - len(COLUMNS)) // 2
         top: dict[str, np.ndarray] = {}
         if top_n:
-            top = {"top_tokens": tokens[..., 1 : 1 + top_n].copy()}
-            top["top_logprobs"] = numbers[..., len(COLUMNS) :][..., :top_n].copy()
-        return Seen(step, tokens[..., 0].copy(), **columns, **top)
+            top["top_tokens"] = numbers[..., first : first + top_n].astype(np.int16)
+            top["top_logprobs"] = numbers[..., first + there : first + there + top_n].copy()
+        return Seen(step, tokens.astype(np.int16), *columns, **top)

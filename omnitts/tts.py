@@ -229,7 +229,11 @@ class TTS:
         chosen = with_settings(chosen, _plain(settings))
         self._check_precision(chosen)
         utterances = read_utterances(records, recipe=chosen)
-        check_voices(self.checkpoint, {u.voice: u.line for u in reversed(utterances) if u.voice}, file="items")
+        voices: dict[str, int] = {}
+        for utterance in utterances:
+            if utterance.voice is not None:
+                voices.setdefault(utterance.voice, utterance.line)
+        check_voices(self.checkpoint, voices, file="items")
         if needs_encoder(utterances):
             self.codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
         made = self.stream(utterances, max_positions=max_positions, file="items")

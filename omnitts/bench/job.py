@@ -13,7 +13,7 @@ import torch
 from omnitts.bench import busy
 from omnitts.bench.corpus import write_corpus
 from omnitts.errors import counted
-from omnitts.job import SUMMARY, Output, Totals, reporter, run_job
+from omnitts.job import SUMMARY, Again, Output, Totals, reporter, run_job
 from omnitts.manifest import read_manifest
 from omnitts.recipe import Recipe
 from omnitts.tts import TTS, dtype_name
@@ -70,7 +70,8 @@ def bench_job(load: Callable[[], TTS], recipe: Recipe, utterances: int, max_posi
         manifest = write_corpus(Path(folder, "job"), utterances, seed=0)
         start = time.perf_counter()
         max_positions = max_positions or tts.positions_for(utterances)
-        _run(tts, warm_up, recipe, max_positions, log_stats=False)
+        for lines in (None, 1):  # small batches have kernels of their own
+            _run(tts, warm_up, recipe, max_positions, log_stats=False, limit=lines)
         warm_up_seconds = time.perf_counter() - start
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(tts.device)
@@ -105,11 +106,13 @@ class Run:
     wall_seconds: float
 
 
-def _run(tts: TTS, manifest: Path, recipe: Recipe, max_positions: int, *, log_stats: bool) -> Run:
+def _run(
+    tts: TTS, manifest: Path, recipe: Recipe, max_positions: int, *, log_stats: bool, limit: int | None = None
+) -> Run:
     output = Output(manifest.parent / OUT)
-    output.folder.mkdir()
+    output.folder.mkdir(exist_ok=True)
     start = time.perf_counter()
-    lines = read_manifest(manifest, recipe=recipe)
+    lines = read_manifest(manifest, recipe=recipe, limit=limit)
     read = time.perf_counter()
     totals = run_job(
         tts,
@@ -118,6 +121,7 @@ def _run(tts: TTS, manifest: Path, recipe: Recipe, max_positions: int, *, log_st
         asked={"manifest": lines.name, "recipe": recipe.name},
         max_positions=max_positions,
         progress=reporter(len(lines.utterances), quiet=not log_stats),
+        again=Again(overwrite=True),
         log_stats=log_stats,
     )
     if totals.interrupted:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, resample
 from omnitts.errors import InputError
 from omnitts.model.checkpoint import MOST_LAYERS, Checkpoint, read_json, require, require_numbers
-from omnitts.model.decoding import Row, decode_batch, decode_dtype, in_dtype, repeatable
+from omnitts.model.decoding import Row, decode_batch, decode_dtype, encode_features, in_dtype, on_codec_thread
 from omnitts.model.rounding import round_lengths
 from omnitts.model.weights import load_weights
 
@@ -200,8 +200,7 @@ class Codec(nn.Module):
         """
         codes = torch.as_tensor(codes).to(self.device, torch.int64)
         batch = codes.reshape(-1, *codes.shape[-2:])
-        with repeatable(self.device):
-            wave = self(batch)
+        wave = on_codec_thread(self.device, lambda: self(batch))
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
 
     def decode_batch(self, codes: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -220,13 +219,17 @@ class Codec(nn.Module):
         x = self.fc2(self.quantizer.decode(codes)).transpose(1, 2)
         x = x.to(decoder.conv1.weight.dtype, memory_format=torch.contiguous_format)
         row.silence(x, 2)
-        x = decoder.conv1(x)
+        between = passes(x.device)
+        # What a convolution's bias is added to is read next by a pass of ours, which adds it on the way.
+        x, bias = unbiased(decoder.conv1, x)
         for block in decoder.block:
-            x = block.conv_t1(snake(x, block.snake1.alpha, row))
+            x, bias = unbiased(block.conv_t1, between.silent_snake(x, bias, block.snake1.alpha, row))
             for unit in (block.res_unit1, block.res_unit2, block.res_unit3):
-                y = unit.conv1(snake(x, unit.snake1.alpha, row))
-                x += unit.conv2(snake(y, unit.snake2.alpha, row))
-        return decoder.conv2(snake(x, decoder.snake1.alpha, row)).flatten().float()
+                y, inner = unbiased(unit.conv1, between.silent_snake(x, bias, unit.snake1.alpha, row))
+                y, outer = unbiased(unit.conv2, between.silent_snake(y, inner, unit.snake2.alpha, row))
+                between.add_biased(x, y, bias + outer)
+                bias = torch.zeros_like(bias)
+        return decoder.conv2(between.silent_snake(x, bias, decoder.snake1.alpha, row)).flatten().float()
 
     @cached_property
     def _row_decoder(self) -> nn.Module:
@@ -242,11 +245,10 @@ class Codec(nn.Module):
         wave = torch.as_tensor(wave).to(self.device, torch.float32)
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
-        with repeatable(self.device):
-            features = self.encoder(wave)
-            if not features.isfinite().all():
-                raise InputError("the codec's encoder makes no finite numbers of this recording")
-            codes = self.quantizer.encode(features)
+        encoder = self.encoder
+        codes, finite = on_codec_thread(self.device, lambda: encode_features(encoder(wave), self.quantizer))
+        if not finite:
+            raise InputError("the codec's encoder makes no finite numbers of this recording")
         return codes.to(torch.int16).cpu().numpy()
 
     @cached_property
@@ -268,15 +270,51 @@ class Codec(nn.Module):
         return encoder
 
 
-def snake(x: Tensor, alpha: Tensor, row: Row) -> Tensor:
-    """x + sin(alpha * x)**2 / alpha where there is a clip, else 0: DAC's activation, [1, C, N]; alpha: [1, C, 1]."""
-    if x.is_cuda and find_spec("triton") is not None:
+def unbiased(conv: nn.Conv1d | nn.ConvTranspose1d, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A convolution without its bias, [1, C, N], and the bias, [C]."""
+    if isinstance(conv, nn.ConvTranspose1d):
+        made = F.conv_transpose1d(x, conv.weight, None, conv.stride, conv.padding, conv.output_padding)
+    else:
+        made = F.conv1d(x, conv.weight, None, conv.stride, conv.padding, conv.dilation)
+    return made, conv.bias
+
+
+class Passes:
+    """What lies between the decoder's convolutions, in torch."""
+
+    @staticmethod
+    def silent_snake(x: Tensor, bias: Tensor, alpha: Tensor, row: Row) -> Tensor:
+        """y + sin(alpha * y)**2 / alpha of y = x + bias where there is a clip, else 0: DAC's activation, [1, C, N]."""
+        y = x + bias[:, None]
+        y = y + (alpha + 1e-9).reciprocal() * torch.sin(alpha * y).square()
+        row.silence(y, 2)
+        return y
+
+    @staticmethod
+    def add_biased(x: Tensor, y: Tensor, bias: Tensor) -> None:
+        """x += y + bias, in place."""
+        x += y + bias[:, None]
+
+
+class FusedPasses:
+    """The same, in Triton."""
+
+    @staticmethod
+    def silent_snake(x: Tensor, bias: Tensor, alpha: Tensor, row: Row) -> Tensor:
         from omnitts.model.snake import silent_snake
 
-        return silent_snake(x, alpha, row.sound)
-    x = x + (alpha + 1e-9).reciprocal() * torch.sin(alpha * x).square()
-    row.silence(x, 2)
-    return x
+        return silent_snake(x, bias, alpha, row.sound)
+
+    @staticmethod
+    def add_biased(x: Tensor, y: Tensor, bias: Tensor) -> None:
+        from omnitts.model.snake import add_biased
+
+        add_biased(x, y, bias)
+
+
+def passes(device: torch.device) -> type[Passes] | type[FusedPasses]:
+    """Triton's on a GPU where it is installed."""
+    return FusedPasses if device.type == "cuda" and find_spec("triton") is not None else Passes
 
 
 class Codebook(nn.Module):

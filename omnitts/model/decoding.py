@@ -5,11 +5,12 @@ takes longer than to decode a clip; so they meet few.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,11 @@ from omnitts.packing import pack
 
 if TYPE_CHECKING:
     from omnitts.model.codec import Codec
+    from omnitts.model.codec import ResidualQuantizer as CodecQuantizer
     from omnitts.model.frame_codec import FrameCodec
+    from omnitts.model.frame_codec import ResidualQuantizer as FrameQuantizer
+
+Result = TypeVar("Result")
 
 # Frames between two clips: more than a convolution of either codec reaches to a side. The widest are DAC's of 7 taps, 9
 # samples apart, at 8 samples a frame: 27 samples.
@@ -47,6 +52,38 @@ def repeatable(device: torch.device) -> Iterator[None]:
                 yield
         finally:
             torch.set_num_threads(threads)
+
+
+def on_codec_thread(device: torch.device, work: Callable[[], Result]) -> Result:
+    """Does it under `repeatable`, on a GPU by one thread that lives as long as the process, and on the caller's stream.
+
+    What cuDNN plans for a size it keeps for the thread that met it, so each further thread would plan anew.
+    """
+
+    def run() -> Result:
+        with torch.inference_mode(), repeatable(device):
+            return work()
+
+    if device.type != "cuda":
+        return run()
+    stream = torch.cuda.current_stream(device)
+
+    def run_on_stream() -> Result:
+        with torch.cuda.stream(stream):
+            return run()
+
+    return _codec_thread().submit(run_on_stream).result()
+
+
+@cache
+def _codec_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="omnitts-codec")
+
+
+def encode_features(features: Tensor, quantizer: "CodecQuantizer | FrameQuantizer") -> tuple[Tensor, bool]:
+    """Features as codes, and whether they were finite; of others the codes mean nothing."""
+    codes = quantizer.encode(features)
+    return codes, bool(features.isfinite().all())
 
 
 def decode_dtype(device: torch.device) -> torch.dtype:
@@ -133,8 +170,8 @@ def decode_row(codec: "Codec | FrameCodec", codes: Sequence[np.ndarray]) -> list
     joined = np.zeros((1, codes[0].shape[0], row.frames), np.int64)
     for span, clip in zip(row.spans, codes, strict=True):
         joined[0, :, span] = clip
-    with repeatable(codec.device):
-        wave = codec.decode_joined(torch.from_numpy(joined).to(codec.device), row)
+    given = torch.from_numpy(joined)
+    wave = on_codec_thread(codec.device, lambda: codec.decode_joined(given.to(codec.device), row))
     samples = wave.cpu().numpy()
     if not np.isfinite(samples).all():  # float16 has no numbers from 65,520 on
         return [codec.decode(clip) for clip in codes]

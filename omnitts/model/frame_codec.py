@@ -21,7 +21,7 @@ from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE
 from omnitts.errors import InputError
 from omnitts.model.checkpoint import read_json, require
 from omnitts.model.codec import build
-from omnitts.model.decoding import Row, decode_batch, decode_dtype, in_dtype, repeatable
+from omnitts.model.decoding import Row, decode_batch, decode_dtype, encode_features, in_dtype, on_codec_thread
 from omnitts.model.rounding import round_lengths
 from omnitts.model.weights import load_weights
 
@@ -94,8 +94,8 @@ class FrameCodec(nn.Module):
         """codes: integers [8, T] -> float32 waveform [T * 960] at 24 kHz, or [B, 8, T] -> [B, T * 960]."""
         codes = torch.as_tensor(codes).to(self.device, torch.int64)
         batch = codes.reshape(-1, 1, *codes.shape[-2:])
-        with repeatable(self.device):  # one clip at a time: a matrix product rounds differently in a larger batch
-            wave = torch.cat([self(clip) for clip in batch])
+        # One clip at a time: a matrix product rounds differently in a larger batch.
+        wave = on_codec_thread(self.device, lambda: torch.cat([self(clip) for clip in batch]))
         return wave.reshape(*codes.shape[:-2], -1).cpu().numpy()
 
     def decode_batch(self, codes: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -124,12 +124,11 @@ class FrameCodec(nn.Module):
         wave = torch.as_tensor(wave).to(self.device, torch.float32)
         if wave.ndim != 1 or len(wave) == 0 or len(wave) % FRAME_SAMPLES:
             raise ValueError(f"a wave of shape {list(wave.shape)} is not whole frames of {FRAME_SAMPLES} samples")
-        with repeatable(self.device):
-            features = self.encoder(wave[None])
-            if not features.isfinite().all():
-                raise InputError("the codec's encoder makes no finite numbers of this recording")
-            codes = self.quantizer.encode(features)[0]
-        return codes.to(torch.int16).cpu().numpy()
+        encoder = self.encoder
+        codes, finite = on_codec_thread(self.device, lambda: encode_features(encoder(wave[None]), self.quantizer))
+        if not finite:
+            raise InputError("the codec's encoder makes no finite numbers of this recording")
+        return codes[0].to(torch.int16).cpu().numpy()
 
     @cached_property
     def encoder(self) -> "Encoder":

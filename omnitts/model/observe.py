@@ -21,22 +21,21 @@ def observe(samples: Samples, keys: Tensor, cond: Tensor, uncond: Tensor | None)
     """
     rows, codebooks, vocabulary = cond.shape
     top_n = 0 if samples.top_tokens is None else samples.top_tokens.shape[-1]
-    tokens = torch.empty(rows, codebooks, 1 + top_n, dtype=torch.int16, device=cond.device)
-    numbers = torch.empty(rows, codebooks, len(COLUMNS) + top_n, dtype=torch.float32, device=cond.device)
+    numbers = torch.empty(rows, codebooks, len(COLUMNS) + 2 * top_n, dtype=torch.float32, device=cond.device)
     twin = cond if uncond is None else uncond
     block = min(_BLOCK, triton.next_power_of_2(vocabulary))
     _observe_kernel[(rows, codebooks)](
         samples.tokens, samples.logprobs, samples.confidence, keys, cond, twin,
         samples.tokens if top_n == 0 else samples.top_tokens, samples.logprobs if top_n == 0 else samples.top_logprobs,
-        tokens, numbers, *cond.stride(), *twin.stride(), vocabulary,
+        numbers, *cond.stride(), *twin.stride(), vocabulary,
         TWIN=uncond is not None, TOP_N=top_n, TOP_BLOCK=triton.next_power_of_2(max(1, top_n)), BLOCK=block, num_warps=4,
     )  # fmt: skip
-    return Sight(tokens, numbers)
+    return Sight(numbers)
 
 
 @triton.jit
 def _observe_kernel(
-    tokens, logprobs, confidence, keys, cond, uncond, top_tokens, top_logprobs, tokens_out, numbers_out,
+    tokens, logprobs, confidence, keys, cond, uncond, top_tokens, top_logprobs, numbers,
     cond_row, cond_codebook, cond_stride, uncond_row, uncond_codebook, uncond_stride, vocabulary,
     TWIN: tl.constexpr, TOP_N: tl.constexpr, TOP_BLOCK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -49,16 +48,15 @@ def _observe_kernel(
         free = token_logprob(
             uncond + row * uncond_row + codebook * uncond_codebook, uncond_stride, token, vocabulary, BLOCK
         )
-    tokens_out += at * (1 + TOP_N)
-    numbers_out += at * (5 + TOP_N)
-    tl.store(tokens_out, token.to(tl.int16))
-    tl.store(numbers_out, tl.load(logprobs + at))
-    tl.store(numbers_out + 1, tl.load(confidence + at))
-    tl.store(numbers_out + 2, score_of_key(tl.load(keys + at)))
-    tl.store(numbers_out + 3, given)
-    tl.store(numbers_out + 4, free)
+    numbers += at * (6 + 2 * TOP_N)
+    tl.store(numbers, token.to(tl.float32))
+    tl.store(numbers + 1, tl.load(logprobs + at))
+    tl.store(numbers + 2, tl.load(confidence + at))
+    tl.store(numbers + 3, score_of_key(tl.load(keys + at)))
+    tl.store(numbers + 4, given)
+    tl.store(numbers + 5, free)
     if TOP_N > 0:
         place = tl.arange(0, TOP_BLOCK)
         inside = place < TOP_N
-        tl.store(tokens_out + 1 + place, tl.load(top_tokens + at * TOP_N + place, inside, 0).to(tl.int16), inside)
-        tl.store(numbers_out + 5 + place, tl.load(top_logprobs + at * TOP_N + place, inside, 0.0), inside)
+        tl.store(numbers + 6 + place, tl.load(top_tokens + at * TOP_N + place, inside, 0).to(tl.float32), inside)
+        tl.store(numbers + 6 + TOP_N + place, tl.load(top_logprobs + at * TOP_N + place, inside, 0.0), inside)

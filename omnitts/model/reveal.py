@@ -13,8 +13,7 @@ from omnitts.model.canvas import RankingParams
 from omnitts.sampler import POSITION_STREAM
 from omnitts.sampler.kernels import gumbel_of_cells
 
-LARGEST_BLOCK = 4096  # cells at once: a canvas of 20 s is one block
-SMALLEST_BLOCK = 512
+BLOCKS = (1024, 4096)  # cells at once: a canvas of 5 s or of 20 s is one block
 
 _STREAM = tl.constexpr(POSITION_STREAM)
 _LEAST = tl.constexpr(-(2**31))
@@ -41,9 +40,8 @@ def reveal(
     Returns the scores as `score_of_key` reads them, int32 [N, C]; those of requests that reveal nothing are not set.
     """
     keys = torch.empty_like(canvas)
-    # Any block does for any canvas; one of about a canvas's size is the fastest.
-    mean = canvas.numel() // max(1, len(step) // 2)
-    block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, triton.next_power_of_2(mean)))
+    # Any block does for any canvas; one of about a canvas's size is the fastest, and each is compiled for itself.
+    block = BLOCKS[canvas.numel() // max(1, len(step) // 2) > BLOCKS[0]]
     _reveal_kernel[(len(step),)](
         canvas, tokens, confidence, keys, params.layer_penalty_factor, params.position_temperature, params.seed,
         offsets, step, count, mask_id, canvas if revealed is None else revealed,

@@ -44,6 +44,7 @@ class Work:
 
 WORKS = (Work("seed", 48, 0, 100), Work("clone", 60, 125, 250))
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
+IN_A_ROW = 4  # steps that are timed together: those of a loop follow each other, and the host does not wait
 
 # Names of kernels, as profilers show them -> what they are for; the first that fits.
 _KINDS = (
@@ -145,10 +146,10 @@ def _row(engine: Engine, work: Work, batch: int, floor: float, rate: float, dump
     positions = sum(map(positions_of, requests))
     step = filled(engine, requests)
     now = torch.ones(2, step.shape.requests, dtype=torch.int64, device=engine.model.device)
-    graph = milliseconds(lambda: step(now))
+    graph = milliseconds(lambda: step(now), calls=IN_A_ROW)
     shares = _shares(lambda: step(now))
     captured, step.graphs = step.graphs, {}
-    eager = milliseconds(lambda: step(now), 5)
+    eager = milliseconds(lambda: step(now), 5, IN_A_ROW)
     step.graphs = captured
     dumped = _dumped(engine, requests) if dump else None
     utilisation = _flop(engine.model.config, work, batch) / (graph / 1e3) / rate
@@ -164,7 +165,7 @@ def _dumped(engine: Engine, requests: Sequence[Request]) -> float:
         step(now)
         step.sights[False].to_host()
 
-    return milliseconds(run)
+    return milliseconds(run, calls=IN_A_ROW)
 
 
 def filled(engine: Engine, requests: Sequence[Request]) -> Step:
@@ -211,7 +212,7 @@ def _floor(model: OmniVoice, work: Work, batch: int) -> float:
         for matrix in matrices:
             torch.mm(inputs[matrix.shape[0]], matrix)
 
-    return captured_milliseconds(run, 1)
+    return captured_milliseconds(run, 1, IN_A_ROW)
 
 
 def _flop(config: ModelConfig, work: Work, batch: int) -> float:

@@ -12,30 +12,37 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() / (milliseconds(lambda: target.copy_(source)) * 1e6)
 
 
-def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """Median time of a call on the GPU, by events, after three calls to warm up."""
+def milliseconds(work: Callable[[], object], repeats: int = 20, calls: int = 1) -> float:
+    """Median time of a call on the GPU, by events, after three calls to warm up.
+
+    calls: how many follow each other without a wait, as steps of a loop do: launching one goes on beside another.
+    """
     for _ in range(3):
         work()
     times = []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        work()
+        for _ in range(calls):
+            work()
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+        times.append(start.elapsed_time(end) / calls)
     return sorted(times)[len(times) // 2]
 
 
-def captured_milliseconds(work: Callable[[], object], calls: int = 10) -> float:
-    """Median time of a call in a CUDA graph of several, as an engine runs it: without Python between them."""
+def captured_milliseconds(work: Callable[[], object], calls: int = 10, graphs: int = 1) -> float:
+    """Median time of a call in a CUDA graph of several, as an engine runs it: without Python between them.
+
+    graphs: how many follow each other without a wait.
+    """
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(calls):
             work()
-    return milliseconds(graph.replay) / calls
+    return milliseconds(graph.replay, calls=graphs) / calls
 
 
 def matmul_rate(size: int = 8192, dtype: torch.dtype = torch.bfloat16) -> float:

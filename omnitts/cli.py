@@ -176,19 +176,57 @@ positions_option = click.option(
 )
 
 
+output_options = _options(
+    click.option(
+        "--format",
+        type=click.Choice(["wav", "flac", "ogg", "opus", "mp3"]),
+        default="wav",
+        show_default=True,
+        help="Audio format, mono; ogg is Vorbis, opus is Opus in an Ogg file.",
+    ),
+    click.option(
+        "--sample-rate",
+        type=Whole(min=8_000, max=48_000),
+        metavar="HZ",
+        default=24_000,
+        show_default=True,
+        help="Of the files, from 8000 to 48000; the model makes 24000. mp3 and opus know a few rates only.",
+    ),
+    click.option(
+        "--subtype",
+        type=click.Choice(["PCM_16", "PCM_24", "PCM_32", "FLOAT"]),
+        help="Samples of wav (all four) and flac (the first two).  [default: PCM_16]",
+    ),
+    click.option(
+        "--audio-quality",
+        type=float,
+        metavar="0..1",
+        help="Of ogg, opus and mp3: 1 is the best, and the largest.  [default: the encoder's own]",
+    ),
+    click.option(
+        "--layout",
+        metavar="flat|nested:N",
+        help="nested:2 spreads the files over DIR/ab/cd/, two hex digits a level, by a hash of the id: for so many "
+        "lines that one folder would be slow.  [default: flat]",
+    ),
+    click.option(
+        "--webdataset",
+        "shard_size",
+        type=Whole(min=1),
+        metavar="SIZE",
+        help="Write tar shards of SIZE utterances, DIR/000000.tar and so on, in place of single files: ID.wav, ID.json "
+        "and ID.codes.npy of each.",
+    ),
+)
+
+
 @cli.command()
 @manifest_options
 @click.option("--out", required=True, metavar="DIR", callback=_not_blank, help="Folder for the results.")
 @model_option
 @device_option
 @dtype_option
-@click.option(
-    "--format",
-    type=click.Choice(["wav", "flac", "ogg", "mp3"]),
-    default="wav",
-    show_default=True,
-    help="Audio format, 24 kHz mono; wav and flac are 16-bit PCM.",
-)
+@output_options
 @positions_option
 @click.option(
     "--no-cuda-graphs", is_flag=True, help="On a GPU, launch kernels one by one: slower, with nothing to capture first."
@@ -235,6 +273,11 @@ def synth(
     device: str,
     dtype: str,
     format: str,
+    sample_rate: int,
+    subtype: str | None,
+    audio_quality: float | None,
+    layout: str | None,
+    shard_size: int | None,
     max_positions: int | None,
     no_cuda_graphs: bool,
     save_codes: bool,
@@ -259,26 +302,43 @@ def synth(
     \b
       omnitts synth lines.jsonl --out wavs/ --recipe fast
       omnitts synth lines.jsonl --out wavs/ --model k2-fsa/OmniVoice --device cuda
+      omnitts synth lines.jsonl --out wavs/ --sample-rate 48000 --subtype PCM_24
+      omnitts synth lines.jsonl --out mp3s/ --format mp3 --audio-quality 0.8
+      omnitts synth lines.jsonl --out wavs/ --layout nested:2
+      omnitts synth lines.jsonl --out shards/ --format flac --webdataset 1000
       omnitts synth lines.jsonl --out wavs/ --dump-logprobs dumps/ --dump-ids greeting,farewell
       echo '{"text": "Hello."}' | omnitts synth - --out wavs/ --set num_step=8
     """
+    from omnitts.encoding import AudioOptions, check_encoder
+
+    audio = AudioOptions(format, sample_rate, subtype, audio_quality)
+    check_encoder(audio)
     run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
 
     from omnitts import job, tts
     from omnitts.dump.options import check_dumps, read_dumps
     from omnitts.files import check_folder
+    from omnitts.layout import Layout, read_layout
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.prepare import check_voices
+    from omnitts.shards import check_shards
 
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
     if dumps is not None:
         check_dumps(dumps, lines.utterances)
-    output = job.Output(Path(out), format, save_codes, dumps)
+    if shard_size is not None and layout is not None:
+        raise InputError("of no use with --webdataset, whose shards lie side by side: leave it out", field="--layout")
+    if shard_size is not None and save_codes:
+        raise InputError("of no use with --webdataset, whose shards hold the codes: leave it out", field="--save-codes")
+    placed = Layout() if layout is None else read_layout(layout)
+    output = job.Output(Path(out), audio, save_codes, dumps, placed, shard_size)
     torch_device = tts.resolve_device(device)
     torch_dtype = tts.resolve_dtype(run_recipe.precision if dtype == "auto" else dtype, torch_device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.utterances, file=lines.name, run_voice=voice)
     check_folder(output.folder, "--out", (job.RESULTS, job.SUMMARY))  # the tensors, which take a while, come after
+    if shard_size is not None:
+        check_shards(output.folder, lines.utterances, file=lines.name)
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
     encoder = tts.needs_encoder(lines.utterances)

@@ -6,8 +6,8 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,16 +18,19 @@ import numpy as np
 from tqdm import tqdm
 
 from omnitts import __version__
-from omnitts.audio import stderr_lock, write_audio
+from omnitts.audio import stderr_lock
 from omnitts.dump import SUFFIX, save
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
+from omnitts.encoding import AudioOptions, write_audio
 from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone
+from omnitts.layout import Layout
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import Progress
 from omnitts.recipe import digest
+from omnitts.shards import ShardWriter, members
 from omnitts.speech import Speech
 from omnitts.stats import Stats
 from omnitts.tts import TTS, dtype_name
@@ -42,9 +45,27 @@ class Output:
     """Where and how results are written."""
 
     folder: Path
-    format: str = "wav"
+    audio: AudioOptions = AudioOptions()  # noqa: RUF009 (frozen)
     save_codes: bool = False
     dumps: Dumps | None = None
+    layout: Layout = Layout()  # noqa: RUF009 (frozen)
+    shard_size: int | None = None  # utterances in a tar shard; None: each has files of its own
+
+    def audio_path(self, id: str) -> Path:
+        return self.folder / f"{self.layout.stem(id)}.{self.audio.format}"
+
+    def codes_path(self, id: str) -> Path:
+        return self.folder / f"{self.layout.stem(id)}.codes.npy"
+
+    def shards(self, file: str) -> AbstractContextManager[ShardWriter | None]:
+        """The writer of shards, if there are to be any; file: the manifest, as errors call it."""
+        return nullcontext() if self.shard_size is None else ShardWriter(self.folder, self.shard_size, file=file)
+
+    def facts(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        audio = {**asdict(self.audio), "subtype": self.audio.encoding}
+        layout = {"layout": str(self.layout)} if self.shard_size is None else {"webdataset": self.shard_size}
+        return {"format": self.audio.format, "audio": audio, **layout}
 
 
 @dataclass
@@ -86,14 +107,20 @@ def run_job(
     """
     totals, stats, recording, file = Totals(len(utterances)), Stats(), Lock(), asked["manifest"]
     started, clock = datetime.now(UTC), time.perf_counter()
-    with open_alone(output.folder / RESULTS, "--out") as results:
+    texts = {} if output.shard_size is None else {utterance.id: utterance for utterance in utterances}
+    with open_alone(output.folder / RESULTS, "--out") as results, output.shards(file) as shards:
 
         def deliver(speech: Speech) -> None:
-            line = _write(speech, output, tts.sample_rate, file)
+            if shards is None:
+                line = _write(speech, output, tts.sample_rate, file)
+            else:
+                line = _line(speech, speech.error)
+                files = {} if speech.error else members(speech, texts[speech.id], output.audio)
             if output.dumps is not None:
                 line |= _write_dump(speech, output.dumps, tts, line["error"])
             with recording:
-                _record(line, results, totals)
+                for safe in [line] if shards is None else shards.add(line, files, speech.line):
+                    _record(safe, results, totals)
 
         max_positions = max_positions or tts.positions_for(len(utterances))
         speeches = tts.stream(
@@ -114,8 +141,10 @@ def run_job(
         finally:
             progress.close()
             _warn(stats)
+        for line in [] if shards is None else shards.close():
+            _record(line, results, totals)
         totals.wall_seconds = time.perf_counter() - clock
-        summary = {**asked, "format": output.format, **_summary(tts, totals, started, max_positions)}
+        summary = {**asked, **output.facts(), **_summary(tts, totals, started, max_positions)}
         if log_stats:
             summary["stats"] = stats.as_dict(totals.wall_seconds, totals.audio_seconds)
             for line in stats.lines(totals.wall_seconds, totals.audio_seconds):
@@ -138,12 +167,13 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
 
     An earlier run's files of the same names do not outlive this line, be it a success or a failure.
     """
-    path = output.folder / f"{speech.id}.{output.format}"
-    codes = output.folder / f"{speech.id}.codes.npy"
+    path, codes = output.audio_path(speech.id), output.codes_path(speech.id)
     error = speech.error
     if error is None:
         try:
-            write_audio(path, speech.audio, sample_rate, output.format)
+            if output.layout.levels:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_audio(path, speech.audio, sample_rate, output.audio)
             if output.save_codes:
                 _write_codes(codes, speech.codes)
         except OSError as failure:
@@ -154,11 +184,16 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
         _remove(path)
     if error is not None or not output.save_codes:
         _remove(codes)
+    return _line(speech, error, path.relative_to(output.folder).as_posix())
+
+
+def _line(speech: Speech, error: str | None, path: str | None = None) -> dict[str, Any]:
+    """The line of an utterance in results.jsonl. error: why there is no audio; path: of the file, from the folder."""
     written = error is None
     return {
         "id": speech.id,
         "status": "ok" if written else "failed",
-        "path": path.name if written else None,
+        "path": path if written else None,
         "seconds": round(speech.seconds, 3) if written else 0.0,
         "frames": speech.frames if written else 0,
         "seed": speech.seed,

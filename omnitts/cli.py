@@ -89,6 +89,7 @@ def cli() -> None:
       omnitts check lines.jsonl                     is the manifest all right?
       omnitts plan  lines.jsonl                     what would be run?
       omnitts synth lines.jsonl --out wavs/         voice it
+      omnitts doctor                                is all well here?
 
     A manifest is JSON Lines ({"id": ..., "text": ...}, one utterance a line), a .txt file (a line an
     utterance) or a .lst list (id|ref_text|ref_audio|text).
@@ -537,24 +538,64 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     click.echo(f"{path}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
 
 
-@cli.group()
-def bench() -> None:
-    """Measure on this machine: speed, and what a precision changes."""
-
-
 json_option = click.option(
     "--json", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JSON."
 )
 
 
-def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Path | None) -> None:
-    """A table for the terminal, and JSON for programs."""
+def _write_json(figures: Mapping[str, Any], path: Path) -> None:
     import json
 
+    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+@cli.command("doctor")
+@model_option
+@device_option
+@json_option
+def doctor_command(model: str | None, device: str, path: Path | None) -> int:
+    """Say what is installed here, what is used and why, and whether it works.
+
+    Versions, machine, GPUs, the checkpoint and whether its tensors load, engine and kernels, caches; at last a short
+    line is voiced twice. Lines that begin with "problem:" say what is wrong, and the mend. --json FILE is for bug
+    reports.
+
+    Exit codes: 0, there is no problem; 1, there are some; 2, an option was refused.
+
+    \b
+      omnitts doctor
+      omnitts doctor --model k2-fsa/OmniVoice --device cuda --json doctor.json
+    """
+    from omnitts import doctor
+    from omnitts.files import check_folder
+
+    if path is not None:
+        check_folder(path.parent, "--json", (path.name,))
+    sections = []
+    for section in doctor.examine(model, device):
+        sections.append(section)
+        for line in [section.title, *(f"  {line}" for line in section.lines)]:
+            click.echo(line)
+        for problem in section.problems:
+            click.echo(f"problem: {problem}")
+    report = doctor.Report(sections)
+    click.echo(counted(len(report.problems), "problem") if report.problems else "no problem")
+    if path is not None:
+        _write_json(report.as_dict(), path)
+    return EXIT_FAILED if report.problems else 0
+
+
+@cli.group()
+def bench() -> None:
+    """Measure on this machine: speed, and what a precision changes."""
+
+
+def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Path | None) -> None:
+    """A table for the terminal, and JSON for programs."""
     for line in lines:
         click.echo(line)
     if path is not None:
-        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        _write_json(figures, path)
 
 
 @bench.command("sampler")

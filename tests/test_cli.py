@@ -854,3 +854,24 @@ def test_bench_needs_a_gpu(run):
     if not torch.cuda.is_available():
         code, _, said = run("bench", "sampler")
         assert code == 2 and "CUDA" in said
+
+
+def test_doctor_says_what_there_is(run, tmp_path, checkpoint_dir, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "doctor.json"
+    code, printed, said = run("doctor", "--model", checkpoint_dir, "--device", "cpu", "--json", path)
+    assert (code, said) == (0, "") and printed.endswith("\nno problem\n") and "real-time factor" in printed
+    assert json.loads(path.read_text())["problems"] == []
+    code, printed, _ = run("doctor", "--model", tmp_path, "--device", "cpu")
+    assert (
+        code == 1 and f"\nproblem: {tmp_path}: not a whole checkpoint" in printed and printed.endswith("\n1 problem\n")
+    )
+
+
+def test_doctor_refuses_bad_options_before_it_looks(run, tmp_path):
+    assert run("doctor", "--device", "gpu") == (
+        *(2, "", "error: --device: no device is called 'gpu': use auto, cpu, cuda or cuda:N\n"),
+    )
+    (tmp_path / "file").write_text("")
+    code, printed, said = run("doctor", "--json", tmp_path / "file" / "doctor.json")
+    assert code == 2 and printed == "" and "--json" in said and said.count("\n") == 1

@@ -1,13 +1,11 @@
-"""Audio files and waveforms: reading, resampling, joining, finishing, writing.
+"""Audio files and waveforms: reading, resampling, joining, finishing; `encoding` writes them.
 
 A waveform is float32 [N], mono, nominally in -1 .. 1, at 24 kHz unless a rate is given.
 """
 
-import io
 import math
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,9 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from omnitts.errors import InputError
-from omnitts.files import atomic_path
 from omnitts.model.duration import FRAME_RATE
-from omnitts.ogg import with_serial
 from omnitts.silence import remove_silence
 
 if TYPE_CHECKING:
@@ -33,14 +29,6 @@ FRAME_SAMPLES = SAMPLE_RATE // FRAME_RATE
 # The peak that recordings must exceed: about three 16-bit steps, so that dither alone counts as silence.
 SILENT_PEAK = 1e-4
 
-# File extension -> container and encoding, in libsndfile's names.
-FORMATS = {
-    "wav": ("WAV", "PCM_16"),
-    "flac": ("FLAC", "PCM_16"),
-    "ogg": ("OGG", "VORBIS"),
-    "mp3": ("MP3", "MPEG_LAYER_III"),
-}
-
 _FADE_SAMPLES = SAMPLE_RATE // 10
 _PROBE_SAMPLES = 1 << 12
 
@@ -51,7 +39,6 @@ _UNKNOWN_SIZE = 2**31 - 2**16
 _NO_LAST_PAGE = "Last page lacks an end-of-stream bit"  # in its log of an Ogg file
 # MP3s are counted in blocks of 1,152 samples, and decoders differ by a few of them.
 _MISSING_SAMPLES = 4 * 1152
-_ENCODE_SAMPLES = 1 << 16
 
 # Held while the process's stderr leads nowhere. Whoever has to be heard while other threads read audio takes it.
 stderr_lock = RLock()
@@ -291,30 +278,3 @@ def _fade_in(samples: np.ndarray) -> None:
 
 def _fade_out(samples: np.ndarray) -> None:
     samples *= np.linspace(1, 0, len(samples), dtype=np.float32)
-
-
-# ---- Writing ----
-
-
-def write_audio(path: str | PathLike, wave: np.ndarray, sample_rate: int, format: str) -> None:
-    """Write a wave, whole or not at all, in one of `FORMATS`. Equal samples give equal bytes."""
-    data = encode_audio(wave, sample_rate, format)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
-
-
-def encode_audio(wave: np.ndarray, sample_rate: int, format: str) -> bytes:
-    """The bytes of an audio file; samples are rounded to 16 bits and clipped where they exceed full scale."""
-    import soundfile
-
-    container, encoding = FORMATS[format]
-    samples = np.rint(wave * 32768.0).clip(-32768, 32767).astype(np.int16)
-    buffer = io.BytesIO()
-    with soundfile.SoundFile(buffer, "w", sample_rate, 1, encoding, format=container) as file:
-        # In blocks: libsndfile's Vorbis encoder crashes on a single write of minutes of audio.
-        for start in range(0, len(samples), _ENCODE_SAMPLES):
-            file.write(samples[start : start + _ENCODE_SAMPLES])
-    data = buffer.getvalue()
-    if container == "OGG":
-        data = with_serial(data, zlib.crc32(samples.tobytes()))  # libsndfile draws it at random
-    return data

@@ -89,6 +89,7 @@ def cli() -> None:
       omnitts check lines.jsonl                     is the manifest all right?
       omnitts plan  lines.jsonl                     what would be run?
       omnitts synth lines.jsonl --out wavs/         voice it
+      omnitts doctor                                is all well here?
 
     A manifest is JSON Lines ({"id": ..., "text": ...}, one utterance a line), a .txt file (a line an
     utterance) or a .lst list (id|ref_text|ref_audio|text).
@@ -187,19 +188,57 @@ positions_option = click.option(
 )
 
 
+output_options = _options(
+    click.option(
+        "--format",
+        type=click.Choice(["wav", "flac", "ogg", "opus", "mp3"]),
+        default="wav",
+        show_default=True,
+        help="Audio format, mono; ogg is Vorbis, opus is Opus in an Ogg file.",
+    ),
+    click.option(
+        "--sample-rate",
+        type=Whole(min=8_000, max=48_000),
+        metavar="HZ",
+        default=24_000,
+        show_default=True,
+        help="Of the files, from 8000 to 48000; the model makes 24000. mp3 and opus know a few rates only.",
+    ),
+    click.option(
+        "--subtype",
+        type=click.Choice(["PCM_16", "PCM_24", "PCM_32", "FLOAT"]),
+        help="Samples of wav (all four) and flac (the first two).  [default: PCM_16]",
+    ),
+    click.option(
+        "--audio-quality",
+        type=float,
+        metavar="0..1",
+        help="Of ogg, opus and mp3: 1 is the best, and the largest.  [default: the encoder's own]",
+    ),
+    click.option(
+        "--layout",
+        metavar="flat|nested:N",
+        help="nested:2 spreads the files over DIR/ab/cd/, two hex digits a level, by a hash of the id: for so many "
+        "lines that one folder would be slow.  [default: flat]",
+    ),
+    click.option(
+        "--webdataset",
+        "shard_size",
+        type=Whole(min=1),
+        metavar="SIZE",
+        help="Write tar shards of SIZE utterances, DIR/000000.tar and so on, in place of single files: ID.wav, ID.json "
+        "and ID.codes.npy of each.",
+    ),
+)
+
+
 @cli.command()
 @manifest_options
 @click.option("--out", required=True, metavar="DIR", callback=_not_blank, help="Folder for the results.")
 @model_option
 @device_option
 @dtype_option
-@click.option(
-    "--format",
-    type=click.Choice(["wav", "flac", "ogg", "mp3"]),
-    default="wav",
-    show_default=True,
-    help="Audio format, 24 kHz mono; wav and flac are 16-bit PCM.",
-)
+@output_options
 @positions_option
 @click.option(
     "--no-cuda-graphs", is_flag=True, help="On a GPU, launch kernels one by one: slower, with nothing to capture first."
@@ -216,6 +255,7 @@ positions_option = click.option(
 @click.option("--retry-failed", is_flag=True, help="Also make again the lines that failed in an earlier run.")
 @click.option(
     "--shard",
+    "part",
     metavar="I/N",
     callback=_shard,
     help="Voice one of N parts of the manifest: every N-th line from the I-th. For job arrays, which may share DIR.",
@@ -274,12 +314,17 @@ def synth(
     device: str,
     dtype: str,
     format: str,
+    sample_rate: int,
+    subtype: str | None,
+    audio_quality: float | None,
+    layout: str | None,
+    shard_size: int | None,
     max_positions: int | None,
     no_cuda_graphs: bool,
     save_codes: bool,
     resume: bool,
     retry_failed: bool,
-    shard: tuple[int, int] | None,
+    part: tuple[int, int] | None,
     engine: str,
     workers: int | None,
     ray_address: str | None,
@@ -306,22 +351,37 @@ def synth(
     \b
       omnitts synth lines.jsonl --out wavs/ --recipe fast
       omnitts synth lines.jsonl --out wavs/ --model k2-fsa/OmniVoice --device cuda
+      omnitts synth lines.jsonl --out wavs/ --sample-rate 48000 --subtype PCM_24
+      omnitts synth lines.jsonl --out mp3s/ --format mp3 --audio-quality 0.8
+      omnitts synth lines.jsonl --out shards/ --format flac --webdataset 1000
+      omnitts synth lines.jsonl --out wavs/ --layout nested:2 --shard 3/8
       omnitts synth lines.jsonl --out wavs/ --dump-logprobs dumps/ --dump-ids greeting,farewell
       echo '{"text": "Hello."}' | omnitts synth - --out wavs/ --set num_step=8
     """
+    from omnitts.encoding import AudioOptions, check_encoder
+
+    audio = AudioOptions(format, sample_rate, subtype, audio_quality)
+    check_encoder(audio)
     run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
 
     from omnitts import job, tts
     from omnitts.dump.options import check_dumps, read_dumps
     from omnitts.files import check_folder
     from omnitts.fleet import Load, launch
+    from omnitts.layout import Layout, read_layout
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.prepare import check_voices
+    from omnitts.shards import check_shards
 
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
     if dumps is not None:
         check_dumps(dumps, lines.utterances, lines.recipes)
-    output = job.Output(Path(out), format, save_codes, dumps, shard)
+    if shard_size is not None and layout is not None:
+        raise InputError("of no use with --webdataset, whose shards lie side by side: leave it out", field="--layout")
+    if shard_size is not None and save_codes:
+        raise InputError("of no use with --webdataset, whose shards hold the codes: leave it out", field="--save-codes")
+    placed = Layout() if layout is None else read_layout(layout)
+    output = job.Output(Path(out), audio, save_codes, dumps, placed, shard_size, part)
     precision = run_recipe.precision if dtype == "auto" else dtype
     if engine == "local":
         if workers is not None or ray_address is not None:
@@ -332,6 +392,9 @@ def synth(
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
     # Before the tensors, which take a while.
     check_folder(output.folder, "--out", (output.results.name, output.summary.name))
+    if shard_size is not None:
+        goes_on = resume and output.results.exists()
+        check_shards(output.folder, lines.utterances, file=lines.name, goes_on=goes_on, part=part)
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
     encoder, graphs = bool(lines.recordings), not no_cuda_graphs
@@ -712,24 +775,64 @@ def dump_export(folder: str, path: Path) -> None:
     click.echo(f"{path}: {counted(rows, 'row')}")
 
 
-@cli.group()
-def bench() -> None:
-    """Measure on this machine: speed, and what a precision changes."""
-
-
 json_option = click.option(
     "--json", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JSON."
 )
 
 
-def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Path | None) -> None:
-    """A table for the terminal, and JSON for programs."""
+def _write_json(figures: Mapping[str, Any], path: Path) -> None:
     import json
 
+    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+@cli.command("doctor")
+@model_option
+@device_option
+@json_option
+def doctor_command(model: str | None, device: str, path: Path | None) -> int:
+    """Say what is installed here, what is used and why, and whether it works.
+
+    Versions, machine, GPUs, the checkpoint and whether its tensors load, engine and kernels, caches; at last a short
+    line is voiced twice. Lines that begin with "problem:" say what is wrong, and the mend. --json FILE is for bug
+    reports.
+
+    Exit codes: 0, there is no problem; 1, there are some; 2, an option was refused.
+
+    \b
+      omnitts doctor
+      omnitts doctor --model k2-fsa/OmniVoice --device cuda --json doctor.json
+    """
+    from omnitts import doctor
+    from omnitts.files import check_folder
+
+    if path is not None:
+        check_folder(path.parent, "--json", (path.name,))
+    sections = []
+    for section in doctor.examine(model, device):
+        sections.append(section)
+        for line in [section.title, *(f"  {line}" for line in section.lines)]:
+            click.echo(line)
+        for problem in section.problems:
+            click.echo(f"problem: {problem}")
+    report = doctor.Report(sections)
+    click.echo(counted(len(report.problems), "problem") if report.problems else "no problem")
+    if path is not None:
+        _write_json(report.as_dict(), path)
+    return EXIT_FAILED if report.problems else 0
+
+
+@cli.group()
+def bench() -> None:
+    """Measure on this machine: speed, and what a precision changes."""
+
+
+def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Path | None) -> None:
+    """A table for the terminal, and JSON for programs."""
     for line in lines:
         click.echo(line)
     if path is not None:
-        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        _write_json(figures, path)
 
 
 @bench.command("sampler")

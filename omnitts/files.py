@@ -62,6 +62,11 @@ def sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def temporary_path(path: Path) -> Path:
+    """Beside a path, hidden; it names the process, so that `sweep` knows whether anybody still writes there."""
+    return path.with_name(f".{path.name}.tmp-{_host()}-{os.getpid()}")
+
+
 @cache
 def _host() -> str:
     """Stands for this machine: folders may be shared by several."""
@@ -129,7 +134,7 @@ def atomic_path(path: str | PathLike) -> Iterator[Path]:
     process in the temporary name keeps two runs from writing into each other's file.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp-{_host()}-{os.getpid()}")
+    temporary = temporary_path(path)
     try:
         yield temporary
         os.replace(temporary, path)

@@ -7,8 +7,8 @@ import platform
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import islice
@@ -20,18 +20,21 @@ import numpy as np
 from tqdm import tqdm
 
 from omnitts import __version__
-from omnitts.audio import stderr_lock, write_audio
+from omnitts.audio import stderr_lock
 from omnitts.console import stop_gently
 from omnitts.dump import SUFFIX, save
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
+from omnitts.encoding import AudioOptions, write_audio
 from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone, sweep
+from omnitts.layout import Layout
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import DeviceLost, Progress
 from omnitts.recipe import digest
 from omnitts.results import RESULTS, SUMMARY, History, cut_to_whole_lines, line_key, part_name
+from omnitts.shards import ShardWriter, drop_unrecorded, members
 from omnitts.speech import Speech
 from omnitts.stats import Stats
 from omnitts.tts import TTS, dtype_name
@@ -57,34 +60,50 @@ class Output:
     """Where and how results are written."""
 
     folder: Path
-    format: str = "wav"
+    audio: AudioOptions = AudioOptions()  # noqa: RUF009 (frozen)
     save_codes: bool = False
     dumps: Dumps | None = None
-    shard: tuple[int, int] | None = None  # (i, n): the i-th of n parts of the manifest, from 1
+    layout: Layout = Layout()  # noqa: RUF009 (frozen)
+    shard_size: int | None = None  # utterances in a tar shard; None: each has files of its own
+    part: tuple[int, int] | None = None  # (i, n): the i-th of n parts of the manifest, from 1
 
-    def path(self, name: str) -> Path:
-        """Of an utterance's audio."""
-        return self.folder / f"{name}.{self.format}"
+    def audio_path(self, id: str) -> Path:
+        return self.folder / f"{self.layout.stem(id)}.{self.audio.format}"
 
-    def codes(self, name: str) -> Path:
-        return self.path(name).with_name(f"{name}.codes.npy")
+    def codes_path(self, id: str) -> Path:
+        return self.folder / f"{self.layout.stem(id)}.codes.npy"
 
-    def paths(self, name: str) -> list[Path]:
-        """Of all that is written of an utterance, but for its dump."""
-        return [self.path(name), *([self.codes(name)] if self.save_codes else [])]
+    def is_there(self, id: str) -> bool:
+        """Whether an utterance that was written still is; shards may have been taken elsewhere meanwhile."""
+        if self.shard_size is not None:
+            return True
+        return self.audio_path(id).is_file() and (not self.save_codes or self.codes_path(id).is_file())
+
+    def shards(self, file: str) -> AbstractContextManager[ShardWriter | None]:
+        """The writer of shards, if there are to be any; file: the manifest, as errors call it."""
+        if self.shard_size is None:
+            return nullcontext()
+        return ShardWriter(self.folder, self.shard_size, file=file, part=self.part)
+
+    def facts(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        audio = {**asdict(self.audio), "subtype": self.audio.encoding}
+        layout = {"layout": str(self.layout)} if self.shard_size is None else {"webdataset": self.shard_size}
+        return {"format": self.audio.format, "audio": audio, **layout}
 
     @property
     def manner(self) -> str:
         """How audio is written, for `results.line_key`."""
-        return self.format
+        place = "" if self.shard_size is None else " in shards"
+        return f"{self.audio}{place}"
 
     @property
     def results(self) -> Path:
-        return self.folder / part_name(RESULTS, self.shard)
+        return self.folder / part_name(RESULTS, self.part)
 
     @property
     def summary(self) -> Path:
-        return self.folder / part_name(SUMMARY, self.shard)
+        return self.folder / part_name(SUMMARY, self.part)
 
 
 @dataclass
@@ -134,14 +153,18 @@ def run_job(
     max_positions: None for what suits the device. log_stats: also print where the time went, and put it into
     summary.json.
     """
-    with open_alone(output.results, "--out") as results, stop_gently() as stopping:
+    with open_alone(output.results, "--out") as results, stop_gently() as stopping, ExitStack() as ending:
         sweep(output.folder)
         if again.overwrite:
             results.truncate(0)
         cut_to_whole_lines(results)
-        job = _Job(tts, output, results, asked["manifest"], again, progress, Totals(_share(len(utterances), output)))
+        if output.shard_size is not None:
+            drop_unrecorded(output.folder, output.results, output.part)
+        shards = ending.enter_context(output.shards(asked["manifest"]))
+        totals = Totals(_share(len(utterances), output))
+        job = _Job(tts, output, results, shards, asked["manifest"], again, progress, totals)
         max_positions = max_positions or tts.positions_for(job.totals.utterances)
-        about = {**asked, "format": output.format}
+        about = {**asked, **output.facts()}
         started, stats = datetime.now(UTC), Stats()
         _write_json(output.summary, about | _summary(job, started, max_positions, "running"))
         clock = time.perf_counter()
@@ -159,7 +182,7 @@ def run_job(
             with closing(speeches):
                 for _ in speeches:
                     progress.finished(job.totals)
-            job.totals.interrupted = stopping.requested and job.left() > 0
+            job.totals.interrupted = stopping.requested
         except KeyboardInterrupt:
             job.totals.interrupted = True
         except (OSError, DeviceLost) as error:
@@ -167,6 +190,11 @@ def run_job(
         finally:
             progress.close()
             _warn(stats)
+        try:
+            job.close_shard()
+        except OSError as error:
+            job.totals.stopped = _why(error)
+        job.totals.interrupted &= job.left() > 0
         job.totals.wall_seconds = time.perf_counter() - clock
         with suppress(OSError) if job.totals.stopped else nullcontext():
             about |= _summary(job, started, max_positions, "stopped" if job.left() > 0 else "finished")
@@ -176,9 +204,9 @@ def run_job(
 
 def _share(count: int, output: Output) -> int:
     """How many of so many utterances are in the output's part of a manifest."""
-    if output.shard is None:
+    if output.part is None:
         return count
-    number, parts = output.shard
+    number, parts = output.part
     return len(range(number - 1, count, parts))
 
 
@@ -201,29 +229,37 @@ class _Job:
     """A run's place in its folder: what is left to do, and what becomes of it. `deliver` may be called by threads."""
 
     def __init__(
-        self, tts: TTS, output: Output, results: IO[str], file: str, again: Again, progress: "Reporter", totals: Totals
+        self,
+        tts: TTS,
+        output: Output,
+        results: IO[str],
+        shards: ShardWriter | None,
+        file: str,
+        again: Again,
+        progress: "Reporter",
+        totals: Totals,
     ):
-        self.tts, self.output, self.results, self.file = tts, output, results, file
+        self.tts, self.output, self.results, self.shards, self.file = tts, output, results, shards, file
         self.again, self.progress, self.totals = again, progress, totals
         self.history = History(output.folder) if not again.overwrite else None
         self.made_by = f"{tts.checkpoint.digest} {tts.checkpoint.codec_digest} {output.manner}"
-        self._keys: dict[str, str] = {}  # of what is under way
+        self._under_way: dict[str, tuple[Utterance, str]] = {}  # by id, with its key
         self._recording = Lock()
 
     def to_do(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
         """Those of the output's part of the manifest that are not settled."""
-        number, parts = self.output.shard or (1, 1)
+        number, parts = self.output.part or (1, 1)
         for utterance in islice(utterances, number - 1, None, parts):
             key = line_key(utterance, self.made_by)
             if self._is_settled(utterance.id, key):
                 self.progress.skipped()
                 continue
-            self._keys[utterance.id] = key
+            self._under_way[utterance.id] = utterance, key
             yield utterance
 
     def _is_settled(self, name: str, key: str) -> bool:
         written = None if self.history is None else self.history.ended(name, key)
-        if written and all(path.is_file() for path in self.output.paths(name)):
+        if written and self.output.is_there(name):
             self.totals.kept += 1
             return True
         if written is False and not self.again.retry_failed:
@@ -237,12 +273,25 @@ class _Job:
         return totals.utterances - totals.written - totals.failed - totals.kept - totals.failed_before
 
     def deliver(self, speech: Speech) -> None:
-        """Writes all of an utterance, and then its line."""
-        line = _write(speech, self.output, self.tts.sample_rate, self.file)
+        """Writes all of an utterance, and then its line; in shards, once that is whole."""
+        utterance, key = self._under_way.pop(speech.id)
+        files: dict[str, bytes] = {}
+        if self.shards is None:
+            line = _write(speech, self.output, self.tts.sample_rate, self.file)
+        else:
+            line = _line(speech, speech.error)
+            files = {} if speech.error else members(speech, utterance, self.output.audio)
         if self.output.dumps is not None:
             line |= _write_dump(speech, self.output.dumps, self.tts, line["error"])
+        line |= {"key": key}
         with self._recording:
-            _record(line | {"key": self._keys.pop(speech.id)}, self.results, self.totals)
+            for safe in [line] if self.shards is None else self.shards.add(line, files, speech.line):
+                _record(safe, self.results, self.totals)
+
+    def close_shard(self) -> None:
+        """Makes the shard at hand whole, however small it is."""
+        for line in [] if self.shards is None else self.shards.close():
+            _record(line, self.results, self.totals)
 
 
 def _warn(stats: Stats) -> None:
@@ -259,12 +308,13 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
 
     An earlier run's files of the same names do not outlive this line, be it a success or a failure.
     """
-    path = output.path(speech.id)
-    codes = output.codes(speech.id)
+    path, codes = output.audio_path(speech.id), output.codes_path(speech.id)
     error = speech.error
     if error is None:
         try:
-            write_audio(path, speech.audio, sample_rate, output.format)
+            if output.layout.levels:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_audio(path, speech.audio, sample_rate, output.audio)
             if output.save_codes:
                 _write_codes(codes, speech.codes)
         except OSError as failure:
@@ -278,11 +328,16 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
         _remove(path)
     if error is not None or not output.save_codes:
         _remove(codes)
+    return _line(speech, error, path.relative_to(output.folder).as_posix())
+
+
+def _line(speech: Speech, error: str | None, path: str | None = None) -> dict[str, Any]:
+    """The line of an utterance in results.jsonl. error: why there is no audio; path: of the file, from the folder."""
     written = error is None
     return {
         "id": speech.id,
         "status": "ok" if written else "failed",
-        "path": path.name if written else None,
+        "path": path if written else None,
         "seconds": round(speech.seconds, 3) if written else 0.0,
         "frames": speech.frames if written else 0,
         "seed": speech.seed,

@@ -29,7 +29,7 @@ def best_positions(engine: Engine) -> int:
     Takes some seconds on the first call, for a card, a model's sizes and a precision; later ones, also in other
     processes, read what it found from the user's cache.
     """
-    found = _kept().get(_key(engine))
+    found = kept().get(_key(engine))
     if not isinstance(found, int) or found < 1:
         found = _measured(engine)
         _keep(_key(engine), found)
@@ -87,26 +87,28 @@ def _key(engine: Engine) -> str:
     return f"{device}; {precision}; {sizes}; {steps}; torch {torch.__version__}; omnitts {omnitts.__version__}"
 
 
-def _file() -> Path:
+def cache_file() -> Path:
+    """Where sizes that were found are kept."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "omnitts" / "batch-positions.json"
 
 
-def _kept() -> dict[str, int]:
+def kept() -> dict[str, int]:
+    """The sizes that were found, in positions, by what they depend on; empty where they cannot be read."""
     try:
-        kept = json.loads(_file().read_text(encoding="utf-8"))
+        content = json.loads(cache_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return kept if isinstance(kept, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _keep(key: str, positions: int) -> None:
     """Into the cache, where it can be written; what another process writes at the same time may be measured again."""
-    path = _file()
+    path = cache_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(_kept() | {key: positions}, indent=2) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(kept() | {key: positions}, indent=2) + "\n", encoding="utf-8")
         part.replace(path)
     except OSError:
         pass

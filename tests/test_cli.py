@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_synth_writes_all_its_files(run, manifest, recording, tmp_path, checkpoi
     }
 
 
-@pytest.mark.parametrize("format", ["wav", "flac", "ogg", "mp3"])
+@pytest.mark.parametrize("format", ["wav", "flac", "ogg", "opus", "mp3"])
 def test_formats_repeat_to_the_byte(run, manifest, tmp_path, checkpoint_dir, format):
     path = manifest({"id": "a", "text": "Hi."})
     made = []
@@ -122,6 +123,108 @@ def test_formats_repeat_to_the_byte(run, manifest, tmp_path, checkpoint_dir, for
         assert soundfile.info(out / f"a.{format}").samplerate == 24000
         made.append((out / f"a.{format}").read_bytes())
     assert made[0] == made[1]
+
+
+def test_files_are_as_the_audio_options_say(run, manifest, tmp_path, checkpoint_dir):
+    path, out = manifest({"id": "a", "text": "Hi."}), tmp_path / "out"
+    options = ["--sample-rate", 48_000, "--subtype", "PCM_24", "--format", "flac"]
+    assert run("synth", path, "--out", out, "--model", checkpoint_dir, *options, *FAST)[0] == 0
+    info = soundfile.info(out / "a.flac")
+    assert (info.samplerate, info.subtype) == (48_000, "PCM_24")
+    assert results_of(out)["a"]["seconds"] == pytest.approx(info.frames / 48_000, abs=1e-3)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["audio"] == {"format": "flac", "sample_rate": 48_000, "subtype": "PCM_24", "quality": None}
+    assert summary["layout"] == "flat"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--format", "mp3", "--sample-rate", "16001"], "--sample-rate: mp3 cannot hold 16001 Hz"),
+        (["--sample-rate", "4000"], "Invalid value for '--sample-rate'"),
+        (["--format", "ogg", "--subtype", "PCM_16"], "--subtype: ogg has no PCM_16"),
+        (["--audio-quality", "0.5"], "--audio-quality: wav keeps every sample"),
+        (["--layout", "deep"], "--layout: 'deep': wanted flat, or nested:N"),
+        (["--webdataset", "0"], "Invalid value for '--webdataset'"),
+        (["--webdataset", "9", "--layout", "flat"], "--layout: of no use with --webdataset"),
+        (["--webdataset", "9", "--save-codes"], "--save-codes: of no use with --webdataset"),
+    ],
+)
+def test_output_that_cannot_be_is_refused_before_work(run, manifest, tmp_path, checkpoint_dir, options, says):
+    path = manifest({"id": "a", "text": "Hi."})
+    code, _, said = run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, *options)
+    assert code == 2 and said.startswith(f"error: {says}") and said.count("\n") == 1
+    assert not (tmp_path / "o").exists()
+
+
+def test_nested_files_lie_where_the_results_say(run, manifest, tmp_path, checkpoint_dir):
+    path, out = manifest({"id": "greeting", "text": "Hi."}, {"id": "b", "text": "Hi."}), tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, "--layout", "nested:2", *FAST]
+    assert run(*common, "--save-codes")[0] == 0
+    results = results_of(out)
+    assert results["greeting"]["path"] == "41/15/greeting.wav"
+    for line in results.values():
+        audio = out / line["path"]
+        assert audio.exists() and audio.with_name(f"{line['id']}.codes.npy").exists()
+    assert sorted(p.name for p in out.iterdir() if p.is_file()) == ["results.jsonl", "summary.json"]
+    assert json.loads((out / "summary.json").read_text())["layout"] == "nested:2"
+    assert run(*common, "--overwrite")[0] == 0
+    assert not list(out.rglob("*.npy"))
+
+
+def test_shards_hold_what_the_results_say(run, manifest, tmp_path, checkpoint_dir):
+    path = manifest(*({"id": f"line-{n}", "text": "Hello there."} for n in range(5)))
+    out = tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
+    assert run(*common, "--webdataset", 2)[0] == 0
+    assert sorted(p.name for p in out.iterdir()) == [
+        *("000000.tar", "000001.tar", "000002.tar", "results.jsonl", "summary.json"),
+    ]
+    results = results_of(out)
+    assert len(results) == 5
+    for name, line in results.items():
+        with tarfile.open(out / line["shard"]) as tar:
+            assert line["names"] == [f"{name}.wav", f"{name}.json", f"{name}.codes.npy"]
+            audio, facts, _ = (tar.extractfile(member).read() for member in line["names"])
+        assert json.loads(facts)["text"] == "Hello there." and line["path"] is None
+        (tmp_path / f"{name}.wav").write_bytes(audio)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["webdataset"] == 2 and summary["written"] == 5
+    code, _, said = run(*common, "--webdataset", 2)
+    assert code == 0 and "0 of 5 written" in said and "5 were there" in said
+    code, _, said = run(*common, "--webdataset", 2, "--overwrite")
+    assert code == 2 and "holds 3 shards already" in said
+    common[3] = tmp_path / "files"
+    assert run(*common)[0] == 0
+    for name in results:
+        assert (tmp_path / f"{name}.wav").read_bytes() == (tmp_path / "files" / f"{name}.wav").read_bytes()
+
+
+def test_ids_that_shards_would_cut_are_refused(run, manifest, tmp_path, checkpoint_dir):
+    path = manifest({"id": "a.b", "text": "Hi."})
+    code, _, said = run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, "--webdataset", 2)
+    assert code == 2 and said.startswith(f"error: {path}:1: id: 'a.b' has a dot")
+
+
+def test_interrupting_keeps_the_shard_that_was_begun(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import job
+
+    made = []
+
+    def stop_at_the_fourth(*arguments):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(members(*arguments))
+        return made[-1]
+
+    members = job.members
+    monkeypatch.setattr(job, "members", stop_at_the_fourth)
+    path, out = manifest(*({"id": f"line-{n}", "text": "Hi."} for n in range(5))), tmp_path / "out"
+    code, _, said = run("synth", path, "--out", out, "--model", checkpoint_dir, "--webdataset", 2, *FAST)
+    assert code == 130 and "3 of 5 written" in said
+    assert sorted(p.name for p in out.glob("*.tar")) == ["000000.tar", "000001.tar"]
+    assert sorted(line["shard"] for line in results_of(out).values()) == ["000000.tar", "000000.tar", "000001.tar"]
+    assert not [p for p in out.iterdir() if p.name.startswith(".")]
 
 
 def test_quiet_says_nothing(run, manifest, tmp_path, checkpoint_dir):
@@ -294,6 +397,20 @@ def test_threads_write_the_same_files(run, manifest, recording, tmp_path, checkp
         if name.endswith((".wav", ".npy")):
             assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert results_of(tmp_path / "one") == results_of(tmp_path / "two")
+
+
+def test_threads_fill_shards(threads, run, manifest, tmp_path, checkpoint_dir):
+    path, out = manifest(*({"id": f"line-{n}", "text": "Hi."} for n in range(30))), tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, "--max-positions", 100, "--webdataset", 7, *FAST]
+    assert run(*common)[0] == 0
+    inside = {}
+    for shard in out.glob("*.tar"):
+        with tarfile.open(shard) as tar:
+            inside[shard.name] = tar.getnames()
+    assert [len(inside[name]) for name in sorted(inside)] == [21, 21, 21, 21, 6]
+    for line in results_of(out).values():
+        assert set(line["names"]) <= set(inside[line["shard"]])
+    assert len(results_of(out)) == 30
 
 
 def test_threads_lose_no_line_and_no_failure(threads, run, manifest, tmp_path, checkpoint_dir):
@@ -856,3 +973,23 @@ def wait_for(condition, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_doctor_says_what_there_is(run, tmp_path, checkpoint_dir, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "doctor.json"
+    code, printed, said = run("doctor", "--model", checkpoint_dir, "--device", "cpu", "--json", path)
+    assert (code, said) == (0, "") and printed.endswith("\nno problem\n") and "real-time factor" in printed
+    assert json.loads(path.read_text())["problems"] == []
+    code, printed, _ = run("doctor", "--model", tmp_path, "--device", "cpu")
+    assert code == 1 and f"\nproblem: {tmp_path}: not a whole checkpoint" in printed
+    assert printed.endswith("\n1 problem\n")
+
+
+def test_doctor_refuses_bad_options_before_it_looks(run, tmp_path):
+    assert run("doctor", "--device", "gpu") == (
+        *(2, "", "error: --device: no device is called 'gpu': use auto, cpu, cuda or cuda:N\n"),
+    )
+    (tmp_path / "file").write_text("")
+    code, printed, said = run("doctor", "--json", tmp_path / "file" / "doctor.json")
+    assert code == 2 and printed == "" and "--json" in said and said.count("\n") == 1

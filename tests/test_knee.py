@@ -34,7 +34,7 @@ def test_it_is_measured_once_for_each_card(measured):
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"one": "many"}', '{"one": 0}', "\udce9"])
 def test_a_spoilt_cache_is_made_anew(measured, content):
-    path = knee._file()
+    path = knee.cache_file()
     path.parent.mkdir(parents=True)
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     assert knee.best_positions(SimpleNamespace(name="one")) == 4096

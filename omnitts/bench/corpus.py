@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from omnitts.audio import SAMPLE_RATE, write_audio
+from omnitts.audio import SAMPLE_RATE
+from omnitts.encoding import AudioOptions, write_audio
 
 RECORDINGS = 32
 REFERENCE_SECONDS = (3.0, 8.0)
@@ -33,7 +34,7 @@ def write_corpus(folder: Path, utterances: int, seed: int) -> Path:
     for number in range(min(RECORDINGS, utterances)):
         seconds = random.uniform(*REFERENCE_SECONDS)
         path = folder / f"reference-{number:02d}.wav"
-        write_audio(path, _speech_like(random, seconds), SAMPLE_RATE, "wav")
+        write_audio(path, _speech_like(random, seconds), SAMPLE_RATE, AudioOptions())
         references.append({"ref_audio": path.name, "ref_text": _words(random, seconds)})
     lines = []
     for number in range(utterances):

@@ -11,6 +11,7 @@ import omnitts
 from omnitts import dump, job
 from omnitts.dump.options import check_dumps, read_dumps
 from omnitts.dump.record import dump_of
+from omnitts.encoding import AudioOptions
 from omnitts.engine import Batch, generate
 from omnitts.errors import InputError
 from omnitts.manifest import read_utterances
@@ -187,7 +188,7 @@ def test_a_job_dumps_what_was_asked_for_and_makes_the_same_audio(tts, tmp_path):
     utterances = read_utterances(records, recipe=Recipe(num_step=3))
     for speech in tts.stream(utterances):
         path = tmp_path / "without" / f"{speech.id}.wav"
-        job.write_audio(path, speech.audio, tts.sample_rate, "wav")
+        job.write_audio(path, speech.audio, tts.sample_rate, AudioOptions())
         assert path.read_bytes() == (tmp_path / "with" / "wavs" / path.name).read_bytes()
 
 

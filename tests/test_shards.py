@@ -1,0 +1,205 @@
+import io
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from omnitts import shards
+from omnitts.encoding import AudioOptions
+from omnitts.errors import InputError
+from omnitts.manifest import read_utterances
+from omnitts.recipe import Recipe
+from omnitts.shards import ShardWriter, check_shards, drop_unrecorded, members
+from omnitts.speech import Speech
+
+
+def line(name: str, **more) -> dict:
+    return {"id": name, "status": "ok", "path": None, "seconds": 1.0, "frames": 25, "error": None, **more}
+
+
+def files(name: str, size: int = 700) -> dict[str, bytes]:
+    return {f"{name}.wav": bytes(size), f"{name}.json": b"{}"}
+
+
+def add(writer: ShardWriter, *names: str) -> list[str]:
+    return [made["id"] for number, name in enumerate(names, 1) for made in writer.add(line(name), files(name), number)]
+
+
+def names_in(path: Path) -> list[str]:
+    with tarfile.open(path) as tar:
+        return tar.getnames()
+
+
+def test_a_line_is_given_out_when_its_shard_is_whole(tmp_path):
+    with ShardWriter(tmp_path, 2, file="lines") as writer:
+        assert add(writer, "a") == [] and shards.shard_paths(tmp_path) == []
+        made = list(writer.add(line("b"), files("b"), 2))
+        assert [(each["id"], each["shard"], each["names"]) for each in made] == [
+            ("a", "000000.tar", ["a.wav", "a.json"]),
+            ("b", "000000.tar", ["b.wav", "b.json"]),
+        ]
+        assert names_in(tmp_path / "000000.tar") == ["a.wav", "a.json", "b.wav", "b.json"]
+        assert add(writer, "c") == []
+        assert [each["shard"] for each in writer.close()] == ["000001.tar"]
+        assert list(writer.close()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".tar"] == []
+    assert names_in(tmp_path / "000001.tar") == ["c.wav", "c.json"]
+
+
+def test_shards_are_equal_to_the_byte_and_tell_nothing_of_their_making(tmp_path):
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with ShardWriter(tmp_path / name, 9, file="lines") as writer:
+            add(writer, "a", "été", "long" * 50)
+            list(writer.close())
+        made.append((tmp_path / name / "000000.tar").read_bytes())
+    assert made[0] == made[1]
+    with tarfile.open(fileobj=io.BytesIO(made[0])) as tar:
+        assert [(each.mtime, each.uid, each.gid, each.uname, each.gname) for each in tar] == [(0, 0, 0, "", "")] * 6
+        assert tar.getnames()[2:5] == ["été.wav", "été.json", "long" * 50 + ".wav"]
+
+
+def test_a_failed_line_is_given_out_at_once_and_takes_no_place(tmp_path):
+    with ShardWriter(tmp_path, 2, file="lines") as writer:
+        add(writer, "a")
+        (failed,) = writer.add(line("b", status="failed", error="why"), {}, 2)
+        assert failed["error"] == "why" and failed["shard"] is None and failed["names"] is None
+        assert add(writer, "c") == ["a", "c"]
+
+
+def test_a_run_that_ends_without_close_leaves_whole_shards_only(tmp_path):
+    with pytest.raises(RuntimeError), ShardWriter(tmp_path, 2, file="lines") as writer:
+        add(writer, "a", "b", "c")
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["000000.tar"]
+
+
+def test_numbers_go_on(tmp_path):
+    (tmp_path / "000006.tar").write_bytes(b"whole")
+    (tmp_path / "other.tar").write_bytes(b"not ours")
+    with ShardWriter(tmp_path, 1, file="lines") as writer:
+        assert add(writer, "a") == ["a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000006.tar", "000007.tar", "other.tar"]
+
+
+def fail_writes(writer: ShardWriter, error: BaseException) -> None:
+    """The next write stops half way."""
+    part = writer._part
+
+    class Full:
+        name = part.name
+
+        def write(self, data):
+            part.write(data[: len(data) // 2])
+            writer._part = part
+            raise error
+
+        def __getattr__(self, name):
+            return getattr(part, name)
+
+    writer._part = Full()
+
+
+def test_a_full_disk_costs_the_utterance_at_hand(tmp_path):
+    with ShardWriter(tmp_path, 3, file="lines.jsonl") as writer:
+        add(writer, "a")
+        fail_writes(writer, OSError(28, "No space left on device"))
+        (failed,) = writer.add(line("b"), files("b"), 2)
+        says = "lines.jsonl:2: id: cannot write 000000.tar: No space left on device; put that right, and run this line"
+        assert failed["status"] == "failed" and failed["error"].startswith(says) and failed["seconds"] == 0
+        assert add(writer, "c") == []
+        assert [each["id"] for each in writer.close()] == ["a", "c"]
+    assert names_in(tmp_path / "000000.tar") == ["a.wav", "a.json", "c.wav", "c.json"]
+
+
+def test_an_interruption_in_the_middle_of_an_utterance_leaves_it_out(tmp_path):
+    with ShardWriter(tmp_path, 3, file="lines") as writer:
+        add(writer, "a")
+        fail_writes(writer, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            add(writer, "b")
+        assert [each["id"] for each in writer.close()] == ["a"]
+    assert names_in(tmp_path / "000000.tar") == ["a.wav", "a.json"]
+
+
+def test_lines_that_nobody_took_are_given_out_later(tmp_path):
+    with ShardWriter(tmp_path, 2, file="lines") as writer:
+        add(writer, "a")
+        assert next(writer.add(line("b"), files("b"), 2))["id"] == "a"
+        assert [each["id"] for each in writer.close()] == ["b"]
+
+
+def test_a_shard_that_cannot_be_ended_fails_all_its_lines(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError(13, "Permission denied")
+
+    with ShardWriter(tmp_path, 2, file="lines") as writer:
+        add(writer, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(shards.os, "replace", refuse)
+            made = list(writer.add(line("b"), files("b"), 2))
+        assert [each["status"] for each in made] == ["failed", "failed"]
+        assert "lines:1: id: cannot write 000000.tar: Permission denied" in made[0]["error"]
+        assert list(tmp_path.iterdir()) == []
+        assert add(writer, "c", "d") == ["c", "d"]
+    assert names_in(tmp_path / "000000.tar") == ["c.wav", "c.json", "d.wav", "d.json"]
+
+
+def test_members_are_audio_facts_and_codes():
+    (utterance,) = read_utterances(
+        [{"id": "é", "text": "Good day.", "language": "en", "instruct": "male"}], recipe=Recipe()
+    )
+    speech = Speech(
+        "é",
+        utterance.recipe,
+        7,
+        audio=np.full(24_000, 0.25, np.float32),
+        codes=np.arange(200, dtype=np.int16).reshape(8, 25),
+    )
+    made = members(speech, utterance, AudioOptions("flac", 48_000))
+    assert list(made) == ["é.flac", "é.json", "é.codes.npy"]
+    assert soundfile.info(io.BytesIO(made["é.flac"])).frames == 48_000
+    np.testing.assert_array_equal(np.load(io.BytesIO(made["é.codes.npy"])), speech.codes)
+    facts = json.loads(made["é.json"])
+    assert set(facts) == {
+        *("id", "text", "language", "instruct", "seconds", "frames", "seed", "recipe", "recipe_digest", "sample_rate"),
+    }
+    assert (facts["text"], facts["seconds"], facts["frames"], facts["sample_rate"]) == ("Good day.", 1.0, 25, 48_000)
+    assert (facts["language"], facts["instruct"], facts["seed"]) == ("en", "male", 7)
+
+
+def test_ids_with_dots_and_folders_with_shards_are_refused(tmp_path):
+    good, dotted = read_utterances([{"id": "a", "text": "Hi."}, {"id": "b.c", "text": "Hi."}], recipe=Recipe())
+    check_shards(tmp_path, [good], file="lines.jsonl", goes_on=False)
+    with pytest.raises(InputError, match=r"^lines.jsonl:2: id: 'b.c' has a dot, at which --webdataset would cut it: "):
+        check_shards(tmp_path, [good, dotted], file="lines.jsonl", goes_on=True)
+    with pytest.raises(InputError, match=r"cut it \(and 1 more id\): give ids without dots"):
+        check_shards(tmp_path, [dotted, replace(dotted, id="c.d")], file="lines.jsonl", goes_on=True)
+    (tmp_path / "000000.tar").write_bytes(b"")
+    with pytest.raises(InputError, match=r"--out: .* holds 1 shard already: move them, or choose another folder"):
+        check_shards(tmp_path, [good], file="lines.jsonl", goes_on=False)
+    check_shards(tmp_path, [good], file="lines.jsonl", goes_on=True)
+
+
+def test_a_last_shard_that_no_line_names_is_dropped(tmp_path):
+    results = tmp_path / "results.jsonl"
+    results.write_text('{"id": "a", "status": "ok", "shard": "000000.tar"}\n')
+    names = ("000000.tar", "000001.tar", "000001-1-of-2.tar", "other.tar")
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    for _ in range(2):
+        drop_unrecorded(tmp_path, results, None)
+        assert sorted(path.name for path in tmp_path.glob("*.tar")) == sorted({*names} - {"000001.tar"})
+
+
+def test_parts_of_a_manifest_number_their_own_shards(tmp_path):
+    for part in ((1, 2), (2, 2), (1, 2)):
+        with ShardWriter(tmp_path, 1, file="lines", part=part) as writer:
+            add(writer, "a")
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == ["000000-1-of-2.tar", "000000-2-of-2.tar", "000001-1-of-2.tar"]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from omnitts.audio import write_audio
 from omnitts.dump.recording import compact_audio
+from omnitts.encoding import AudioOptions, write_audio
 from tests.dump.conftest import make_dump, write
 from tests.dump.test_show import without_steps
 
@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 def sound(path, seconds=1.0):
     wave = (np.sin(np.arange(int(24000 * seconds)) / 20) / 2).astype(np.float32)
-    write_audio(path, wave, 24000, path.suffix[1:])
+    write_audio(path, wave, 24000, AudioOptions(path.suffix[1:]))
     return path
 
 

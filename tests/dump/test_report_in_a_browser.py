@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnitts.audio import write_audio
 from omnitts.dump.report import write_report
+from omnitts.encoding import AudioOptions, write_audio
 from tests.dump.conftest import make_dump, write
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -110,7 +110,7 @@ def folder_of(tmp_path: Path, count: int) -> Path:
         if number == 9:
             made.logprobs[:] -= np.float16(5)
         write(tmp_path, made)
-        write_audio(tmp_path / f"line-{number:02}.wav", tone, 24000, "wav")
+        write_audio(tmp_path / f"line-{number:02}.wav", tone, 24000, AudioOptions())
     return tmp_path
 
 

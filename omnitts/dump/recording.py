@@ -3,8 +3,9 @@
 import io
 from pathlib import Path
 
-from omnitts.audio import FORMATS, read_audio
+from omnitts.audio import read_audio
 from omnitts.dump.format import SUFFIX
+from omnitts.encoding import FORMATS
 from omnitts.errors import InputError
 
 _TYPES = {".mp3": "audio/mpeg", ".ogg": "audio/ogg"}

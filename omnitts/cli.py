@@ -252,6 +252,11 @@ output_options = _options(
     help="Make only what an earlier run into DIR has not made, or all of it again. A line whose text, reference, "
     "recipe or model changed counts as not made.",
 )
+@click.option(
+    "--keep-going",
+    is_flag=True,
+    help="Voice the good lines of a manifest that has bad ones. These are recorded as failed; the exit code is 1.",
+)
 @click.option("--retry-failed", is_flag=True, help="Also make again the lines that failed in an earlier run.")
 @click.option(
     "--shard",
@@ -323,6 +328,7 @@ def synth(
     no_cuda_graphs: bool,
     save_codes: bool,
     resume: bool,
+    keep_going: bool,
     retry_failed: bool,
     part: tuple[int, int] | None,
     engine: str,
@@ -339,8 +345,9 @@ def synth(
     """Voice every line of MANIFEST into DIR.
 
     Writes DIR/ID.wav, DIR/results.jsonl (a line an utterance) and DIR/summary.json. MANIFEST may be - for
-    JSON Lines from standard input. It is checked as a whole, as by `omnitts check`, before work starts. An
-    utterance that fails later is recorded in results.jsonl and costs no other.
+    JSON Lines from standard input. It is checked as a whole, as by `omnitts check`, before work starts; with
+    --keep-going bad lines are left out. An utterance that fails later is recorded in results.jsonl and costs no
+    other.
 
     The same command again goes on where a run ended, however it did. Ctrl-C, SIGTERM or SIGHUP ends one after the
     batch at hand; a second one ends it at once. `omnitts status DIR` says how far it is.
@@ -362,7 +369,7 @@ def synth(
 
     audio = AudioOptions(format, sample_rate, subtype, audio_quality)
     check_encoder(audio)
-    run_recipe, lines = _read(manifest, recipe, settings, voice, limit)
+    run_recipe, lines = _read(manifest, recipe, settings, voice, limit, keep_going)
 
     from omnitts import job, tts
     from omnitts.dump.options import check_dumps, read_dumps
@@ -413,6 +420,7 @@ def synth(
         max_positions=max_positions,
         progress=job.reporter(len(lines.utterances), quiet=quiet),
         again=job.Again(not resume, retry_failed),
+        refused=lines.refused,
         log_stats=log_stats,
     )
     if engine == "ray":
@@ -450,11 +458,19 @@ def _closing_line(totals: Any, output: Any) -> str:
     return line
 
 
-def _read(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> Any:
+def _read(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    keep_going: bool = False,
+) -> Any:
     """Reads recipe and manifest and prints the warnings; returns (recipe of the run, Manifest)."""
     from omnitts.manifest import read_all
 
     run_recipe, reading = _reading(manifest, recipe, settings, voice, limit)
+    reading.keep_going = keep_going
     lines = read_all(reading)
     _say_first("warning", lines.warnings)
     return run_recipe, lines

@@ -6,10 +6,11 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -29,7 +30,7 @@ from omnitts.encoding import AudioOptions, write_audio
 from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone, sweep
 from omnitts.layout import Layout
-from omnitts.manifest import Utterance
+from omnitts.manifest import Refused, Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import DeviceLost, Progress
 from omnitts.recipe import digest
@@ -141,6 +142,7 @@ def run_job(
     max_positions: int | None,
     progress: "Reporter",
     again: Again = Again(),
+    refused: Sequence[Refused] = (),
     log_stats: bool = False,
 ) -> Totals:
     """Voices all utterances into the output folder, but for those that an earlier run has settled.
@@ -150,7 +152,8 @@ def run_job(
     A first Ctrl-C ends the run after the batch at hand, a second one at once. Raises InputError when another run is
     writing into the folder.
 
-    max_positions: None for what suits the device. log_stats: also print where the time went, and put it into
+    max_positions: None for what suits the device. refused: bad lines of the manifest, to be recorded as failed.
+    log_stats: also print where the time went, and put it into
     summary.json.
     """
     with open_alone(output.results, "--out") as results, stop_gently() as stopping, ExitStack() as ending:
@@ -161,13 +164,14 @@ def run_job(
         if output.shard_size is not None:
             drop_unrecorded(output.folder, output.results, output.part)
         shards = ending.enter_context(output.shards(asked["manifest"]))
-        totals = Totals(_share(len(utterances), output))
+        totals = Totals(_share(len(utterances), output) + _share(len(refused), output))
         job = _Job(tts, output, results, shards, asked["manifest"], again, progress, totals)
         max_positions = max_positions or tts.positions_for(job.totals.utterances)
         about = {**asked, **output.facts()}
         started, stats = datetime.now(UTC), Stats()
         _write_json(output.summary, about | _summary(job, started, max_positions, "running"))
         clock = time.perf_counter()
+        job.refuse(refused)
         try:
             speeches = tts.stream(
                 job.to_do(utterances),
@@ -256,6 +260,16 @@ class _Job:
                 continue
             self._under_way[utterance.id] = utterance, key
             yield utterance
+
+    def refuse(self, refused: Sequence[Refused]) -> None:
+        """Records the bad lines of the output's part, but for those that an earlier run has recorded."""
+        number, parts = self.output.part or (1, 1)
+        for bad in islice(refused, number - 1, None, parts):
+            key = blake2b(bad.error.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+            if self._is_settled(bad.id, key):
+                continue
+            line = {"id": bad.id, "status": "failed", "path": None, "seconds": 0.0, "frames": 0, "error": bad.error}
+            _record(line | {"key": key}, self.results, self.totals)
 
     def _is_settled(self, name: str, key: str) -> bool:
         written = None if self.history is None else self.history.ended(name, key)

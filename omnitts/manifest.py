@@ -71,6 +71,15 @@ class Utterance:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """A line that gives no utterance: its id, or what stands for one, and all that is wrong with it."""
+
+    id: str
+    line: int
+    error: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     utterances: Collection[Utterance]  # a long one's are read anew each time they are gone through
     warnings: list[str]  # one line each; a warning of many lines is told once, with their number
@@ -78,6 +87,7 @@ class Manifest:
     recipes: Sequence[Recipe]  # those of its lines
     recordings: Collection[str]  # paths of its references
     voices: Mapping[str, int]  # path of a voice file -> the first line that has it
+    refused: Sequence[Refused] = ()  # bad lines, if they were to be left out
 
 
 class ManifestError(InputError):
@@ -144,8 +154,10 @@ class Reading:
         settings: Mapping[str, object] | None = None,
         voice: str | os.PathLike[str] | None = None,
         limit: int | None = None,
+        keep_going: bool = False,
     ):
-        """The arguments are those of `read_manifest`."""
+        """The arguments are those of `read_manifest`. keep_going: leave bad lines out, and go on with the others."""
+        self.keep_going = keep_going
         self.source = os.fspath(source)
         self.limit = None if limit is None else min(limit, sys.maxsize)
         name, folder = ("stdin", "") if self.source == "-" else (self.source, os.path.dirname(self.source))
@@ -175,7 +187,7 @@ class Reading:
             self.copy.seek(0)
         with _open(self.source, checker) if self.copy is None else nullcontext(self.copy) as stream:
             yield from self._read(stream)
-        if checker.problems:
+        if checker.problems and not self.keep_going:
             raise checker.fatal("it is no longer what it was when the run began: leave it alone until the run ends")
 
     def _read(self, stream: IO[bytes]) -> Iterator[Utterance]:
@@ -188,7 +200,7 @@ class Reading:
             except InputError as error:
                 checker.problem(error.field, error.message)
             else:
-                if (utterance := checker.add(record)) is not None and not checker.problems:
+                if (utterance := checker.add(record)) is not None and (self.keep_going or not checker.problems):
                     yield utterance
 
     def manifest(self, utterances: Collection[Utterance]) -> Manifest:
@@ -196,7 +208,9 @@ class Reading:
         checker = self.checker
         if not checker.count and not checker.problems:
             checker.problems.append(InputError("no utterances in it: write one a line", file=checker.name))
-        if checker.problems:
+        # A problem without a line concerns all of them.
+        whole = any(problem.line is None for problem in checker.problems)
+        if checker.problems and (whole or not (self.keep_going and checker.count)):
             raise ManifestError(checker.problems)
         recipes = {id(found): found for found in checker.recipes.values() if isinstance(found, Recipe)}
         if checker.run_recipe_used:
@@ -208,6 +222,7 @@ class Reading:
             list(recipes.values()),
             checker.recordings,
             checker.voice_lines,
+            checker.refused(),
         )
 
 
@@ -479,6 +494,7 @@ class _Checker:
 
         self.lines_by_id: dict[int, int] = {}  # by a hash: a million names take a tenth of the memory so
         self.voice_lines: dict[str, int] = {}  # path -> first line
+        self.refused_ids: dict[int, str] = {}  # of bad lines that have a good id
         self.run_recipe_used = False
         self.languages: dict[str, str | None] = {}
         self.unknown_fields: dict[str, str] = {}  # field -> message
@@ -501,6 +517,14 @@ class _Checker:
         """What ends the reading: the problems so far and this one."""
         self.problem(None, message)
         return ManifestError(self.problems)
+
+    def refused(self) -> list[Refused]:
+        """The bad lines, in order, each with all its problems."""
+        problems: dict[int, list[str]] = {}
+        for problem in self.problems:
+            problems.setdefault(problem.line, []).append(str(problem))
+        ids = {line: self.refused_ids.get(line, f"line-{line}") for line in problems}
+        return [Refused(ids[line], line, "\n".join(messages)) for line, messages in problems.items()]
 
     def warnings(self) -> list[str]:
         messages = []
@@ -565,6 +589,8 @@ class _Checker:
         if self.first_time and len(self.problems) == problems_before:
             self.length(utterance)
         if len(self.problems) > problems_before:
+            if utterance.id is not None:
+                self.refused_ids[self.line] = utterance.id
             return None
         if self.first_time:
             self.count += 1
@@ -596,6 +622,7 @@ class _Checker:
             return value
         if (first := self.lines_by_id.setdefault(_hash(value), self.line)) != self.line:
             self.problem("id", f"{shown(value)} is the id of {self.unit} {first} too: each names an output")
+            return None
         return value
 
     def language(self, record: dict[str, Any]) -> str | None:

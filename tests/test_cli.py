@@ -993,3 +993,32 @@ def test_doctor_refuses_bad_options_before_it_looks(run, tmp_path):
     (tmp_path / "file").write_text("")
     code, printed, said = run("doctor", "--json", tmp_path / "file" / "doctor.json")
     assert code == 2 and printed == "" and "--json" in said and said.count("\n") == 1
+
+
+def test_bad_lines_can_be_left_out(run, manifest, recording, tmp_path, checkpoint_dir):
+    bad = tmp_path / "bad.wav"
+    bad.write_bytes(b"RIFF")
+    path = manifest(
+        *({"id": f"good-{i}", "text": "Hello."} for i in range(3)),
+        '{"id": "broken", "text": ',
+        {"id": "good-0", "text": "Once more."},
+        {"id": "no-file", "text": "Hi.", "ref_audio": "none.wav", "ref_text": "So."},
+        {"id": "no-audio", "text": "Hi.", "ref_audio": str(bad), "ref_text": "So."},
+        {"id": "empty", "text": "  "},
+        {"id": "good-3", "text": "Hi.", "ref_audio": str(recording), "ref_text": "Hello there."},
+    )
+    common = ["synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, *FAST]
+    code, _, said = run(*common)
+    assert code == 2 and not (tmp_path / "o").exists()
+    code, _, said = run(*common, "--keep-going")
+    results = results_of(tmp_path / "o")
+    assert code == 1 and "4 of 9 written" in said and "5 failed" in said
+    failed = {name: line["error"] for name, line in results.items() if line["status"] == "failed"}
+    assert sorted(failed) == ["empty", "line-4", "line-5", "no-audio", "no-file"]
+    for line, field in ((4, "malformed"), (5, "id"), (6, "ref_audio"), (7, "ref_audio"), (8, "text")):
+        assert any(error.startswith(f"{path}:{line}: {field}") for error in failed.values())
+    code, _, said = run(*common, "--keep-going")
+    assert code == 1 and "0 of 9 written" in said and "5 had failed before" in said
+    assert len(lines_of(tmp_path / "o")) == 9
+    only_bad = manifest({"text": ""}, name="bad.jsonl")
+    assert run("synth", only_bad, "--out", tmp_path / "p", "--keep-going")[0] == 2

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from omnitts import __version__
 from omnitts.audio import stderr_lock
 from omnitts.console import stop_gently
-from omnitts.dump import SUFFIX, save
+from omnitts.dump import save
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
 from omnitts.encoding import AudioOptions, write_audio
@@ -153,8 +153,7 @@ def run_job(
     writing into the folder.
 
     max_positions: None for what suits the device. refused: bad lines of the manifest, to be recorded as failed.
-    log_stats: also print where the time went, and put it into
-    summary.json.
+    log_stats: also print where the time went, and put it into summary.json.
     """
     with open_alone(output.results, "--out") as results, stop_gently() as stopping, ExitStack() as ending:
         sweep(output.folder)
@@ -255,7 +254,7 @@ class _Job:
         number, parts = self.output.part or (1, 1)
         for utterance in islice(utterances, number - 1, None, parts):
             key = line_key(utterance, self.made_by)
-            if self._is_settled(utterance.id, key):
+            if self._has_its_dump(utterance) and self._is_settled(utterance.id, key):
                 self.progress.skipped()
                 continue
             self._under_way[utterance.id] = utterance, key
@@ -270,6 +269,11 @@ class _Job:
                 continue
             line = {"id": bad.id, "status": "failed", "path": None, "seconds": 0.0, "frames": 0, "error": bad.error}
             _record(line | {"key": key}, self.results, self.totals)
+
+    def _has_its_dump(self, utterance: Utterance) -> bool:
+        """Whether nothing more is to be dumped of it."""
+        dumps = self.output.dumps
+        return dumps is None or dumps.of(utterance) is None or dumps.path(utterance.id).is_file()
 
     def _is_settled(self, name: str, key: str) -> bool:
         written = None if self.history is None else self.history.ended(name, key)
@@ -365,7 +369,7 @@ def _write_dump(speech: Speech, dumps: Dumps, tts: TTS, error: str | None) -> di
     """Writes the dump of a watched speech, whatever became of its audio; what its line in results.jsonl says of it."""
     if speech.watched is None:
         return {"dump": None}
-    path = dumps.folder / f"{speech.id}{SUFFIX}"
+    path = dumps.path(speech.id)
     try:
         save(path, dump_of(replace(speech, error=error), tts, dumps.dtype))
     except OSError as failure:

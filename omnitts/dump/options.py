@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from omnitts.dump.format import SUFFIX
 from omnitts.errors import InputError, counted
 from omnitts.files import check_folder
 from omnitts.manifest import Utterance
@@ -22,6 +23,9 @@ class Dumps:
     watch: Watch = Watch()  # noqa: RUF009 (frozen)
     ids: frozenset[str] | None = None  # None: all
     dtype: type[np.floating] = np.float16
+
+    def path(self, id: str) -> Path:
+        return self.folder / f"{id}{SUFFIX}"
 
     def of(self, utterance: Utterance) -> Watch | None:
         """What to keep of an utterance's loops."""

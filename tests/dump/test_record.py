@@ -166,7 +166,7 @@ def job_of(tts, folder, records, **options) -> tuple[job.Totals, dict[str, dict]
     dumps = read_dumps(str(folder / "dumps"), *(options.get(name) for name in ("steps", "top", "ids", "dtype")))
     utterances = read_utterances(records, recipe=Recipe(num_step=3))
     check_dumps(dumps, utterances, [Recipe()])
-    (folder / "wavs").mkdir()
+    (folder / "wavs").mkdir(exist_ok=True)
     totals = job.run_job(
         tts, utterances, job.Output(folder / "wavs", dumps=dumps), asked={"manifest": "lines"},
         max_positions=1024, progress=job.reporter(len(utterances), quiet=True),
@@ -203,3 +203,13 @@ def test_a_dump_that_cannot_be_written_keeps_the_audio(tts, tmp_path, monkeypatc
     assert lines["a"]["dump"] is None and "No space left" in lines["a"]["dump_error"]
     assert "a.dump.safetensors: No space left on device" in capsys.readouterr().err
     assert not list((tmp_path / "dumps").iterdir())
+
+
+def test_a_line_without_its_dump_is_made_again(tts, tmp_path):
+    records = [{"id": "a", "text": "Hello."}, {"id": "b", "text": "Good day."}]
+    job_of(tts, tmp_path, records, ids="a")
+    totals, _ = job_of(tts, tmp_path, records)
+    assert totals.written == 1 and totals.kept == 1
+    assert len(dump.paths(tmp_path / "dumps")) == 2
+    totals, _ = job_of(tts, tmp_path, records)
+    assert totals.written == 0 and totals.kept == 2

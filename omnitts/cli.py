@@ -560,12 +560,13 @@ def status(folder: str) -> int:
 
     Exit codes: 0, all of it is written; 1, lines are left or have failed; 2, there is no job in DIR.
     """
-    from omnitts.status import describe, read_parts
+    from omnitts.status import describe, read_parts, unbegun
 
     parts = read_parts(Path(folder))
     for line in describe(parts):
         click.echo(line)
-    return 0 if all(part.left == 0 and not part.failed for part in parts) else EXIT_FAILED
+    complete = all(part.left == 0 and not part.failed for part in parts) and not unbegun(parts)
+    return 0 if complete else EXIT_FAILED
 
 
 @cli.group(invoke_without_command=True)

@@ -1,6 +1,7 @@
 """How far a job is, from what its runs have written into their folder."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -99,6 +100,20 @@ def describe(parts: list[Part]) -> Iterator[str]:
             f"{counted(len(parts), 'part')}: {written:,} written, {failed:,} failed"
             + ("" if None in left else f", {sum(left):,} left")
         )
+    if missing := unbegun(parts):
+        yield f"not begun: part {', '.join(missing)}"
+
+
+def unbegun(parts: list[Part]) -> list[str]:
+    """Parts of a manifest that no run has begun, where there are others of as many: "3 of 8"."""
+    matches = [match for part in parts if (match := re.search(r"-(\d+)-of-(\d+)\.", part.name))]
+    begun = {(int(match[1]), int(match[2])) for match in matches}
+    return [
+        f"{number} of {count}"
+        for count in sorted({count for _, count in begun})
+        for number in range(1, count + 1)
+        if (number, count) not in begun
+    ]
 
 
 def _state(part: Part) -> str:

@@ -929,8 +929,10 @@ def test_failed_lines_are_tried_again_when_asked(run, manifest, recording, tmp_p
 def test_shards_share_a_folder_and_the_work(run, manifest, tmp_path, checkpoint_dir):
     path, out = manifest(*({"id": name, "text": f"Hello {name}."} for name in "abcde")), tmp_path / "out"
     common = ["--model", checkpoint_dir, *FAST]
-    for shard in ("1/2", "2/2"):
-        assert run("synth", path, "--out", out, *common, "--shard", shard)[0] == 0
+    assert run("synth", path, "--out", out, *common, "--shard", "1/2")[0] == 0
+    code, said, _ = run("status", out)
+    assert code == 1 and "not begun: part 2 of 2" in said
+    assert run("synth", path, "--out", out, *common, "--shard", "2/2")[0] == 0
     texts = [(out / f"results-{i}-of-2.jsonl").read_text().splitlines() for i in (1, 2)]
     names = [sorted(json.loads(line)["id"] for line in part) for part in texts]
     assert names == [["a", "c", "e"], ["b", "d"]]

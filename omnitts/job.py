@@ -78,7 +78,7 @@ class Output:
         """Whether an utterance that was written still is; shards may have been taken elsewhere meanwhile."""
         if self.shard_size is not None:
             return True
-        return self.audio_path(id).is_file() and (not self.save_codes or self.codes_path(id).is_file())
+        return _holds_something(self.audio_path(id)) and (not self.save_codes or _holds_something(self.codes_path(id)))
 
     def shards(self, file: str) -> AbstractContextManager[ShardWriter | None]:
         """The writer of shards, if there are to be any; file: the manifest, as errors call it."""
@@ -105,6 +105,13 @@ class Output:
     @property
     def summary(self) -> Path:
         return self.folder / part_name(SUMMARY, self.part)
+
+
+def _holds_something(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 @dataclass

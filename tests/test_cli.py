@@ -886,6 +886,8 @@ def test_the_same_command_again_makes_what_is_missing(run, manifest, tmp_path, c
     assert (summary["state"], summary["written"], summary["kept"]) == ("finished", 1, 2)
     (out / "b.wav").unlink()
     assert "1 of 3 written" in run(*common)[2]
+    (out / "b.wav").write_bytes(b"")
+    assert "1 of 3 written" in run(*common)[2]
     assert "0 of 3 written" in run(*common)[2]
     code, _, said = run(*common, "--overwrite")
     assert code == 0 and "3 of 3 written" in said and len(lines_of(out)) == 3

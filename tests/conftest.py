@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,26 @@ def vectors() -> dict:
 @pytest.fixture(scope="session")
 def checkpoint_dir() -> Path:
     return FIXTURES / "checkpoint"
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command in this process; returns (exit code, stdout, stderr) and insists on no traceback.
+
+    Leaves the signals of this process as they were; the commands' own entry point changes them.
+    """
+    from omnitts import cli
+
+    numbers = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return ended.value.code or 0, out, err
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)

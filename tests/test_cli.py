@@ -17,35 +17,10 @@ import pytest
 import soundfile
 from safetensors.torch import load_file, save_file
 
-from omnitts import cli
 from omnitts.model.voice import Voice, save_voice
 
 ROOT = Path(__file__).parent.parent
 FAST = ("--set", "num_step=2")
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    """Leaves the signals of this process as they were; the commands' own entry point changes them."""
-    numbers = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process; returns (exit code, stdout, stderr) and insists on no traceback."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return ended.value.code or 0, out, err
-
-    return call
 
 
 @pytest.fixture

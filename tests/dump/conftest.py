@@ -1,14 +1,11 @@
 """Made-up dumps: plausible in every array, and small."""
 
-import os
-import signal
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from omnitts import cli, dump
+from omnitts import dump
 from omnitts.recipe import Recipe
 
 
@@ -72,21 +69,3 @@ def write(folder: Path, made: dump.Dump) -> Path:
     path = folder / f"{made.id}{dump.SUFFIX}"
     dump.save(path, made)
     return path
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process; returns (exit code, stdout, stderr) and insists on no traceback."""
-    numbers = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return ended.value.code or 0, out, err
-
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)

@@ -374,9 +374,9 @@ def _other_kind(start: bytes) -> str | None:
 # Each raises InputError with only a message; the checker knows the place.
 
 
-def _hash(name: str) -> int:
-    """63 bits that stand for a name: among a million, two share them once in ten million manifests."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+def name_hash(name: str) -> int:
+    """64 bits that stand for a name: among a million, two share them once in thirty million manifests."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def _string(value: object) -> str | None:
@@ -620,7 +620,7 @@ class _Checker:
         value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", _file_name)
         if value is None or not self.first_time:
             return value
-        if (first := self.lines_by_id.setdefault(_hash(value), self.line)) != self.line:
+        if (first := self.lines_by_id.setdefault(name_hash(value), self.line)) != self.line:
             self.problem("id", f"{shown(value)} is the id of {self.unit} {first} too: each names an output")
             return None
         return value

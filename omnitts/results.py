@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from omnitts.manifest import Utterance
+from omnitts.manifest import Utterance, name_hash
 from omnitts.recipe import digest
 
 RESULTS = "results.jsonl"
@@ -52,14 +52,14 @@ class History:
         for path in results_files(folder):
             for line in read_results(path):
                 if isinstance(line.get("key"), str):
-                    self.settled[_hash(line["id"])] = int(line["key"], 16), line["status"] == "ok"
+                    self.settled[name_hash(line["id"])] = int(line["key"], 16), line["status"] == "ok"
 
     def __len__(self) -> int:
         return len(self.settled)
 
     def ended(self, name: str, key: str) -> bool | None:
         """Whether the utterance of this id and key was written, or failed; None if neither."""
-        found = self.settled.get(_hash(name))
+        found = self.settled.get(name_hash(name))
         return found[1] if found is not None and found[0] == int(key, 16) else None
 
 
@@ -103,7 +103,3 @@ def cut_to_whole_lines(file: IO[str]) -> None:
             end = start
     if end < size:
         file.truncate(end)
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest(), "big")

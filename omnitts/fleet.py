@@ -183,6 +183,7 @@ def launch(load: Load, checkpoint: Checkpoint, workers: int | None, address: str
         import ray
     except ImportError:
         raise InputError(_MISSING, field="--engine") from None
+    # Without it Ray announces, for each actor without a GPU, how a later version will treat its environment.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)

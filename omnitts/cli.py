@@ -700,7 +700,7 @@ def dump_show(file: str) -> None:
     "--wav",
     metavar="FILE",
     callback=_not_blank,
-    help="Audio for the waveform.  [default: the file of the dump's name beside it, ID.wav, .flac, .ogg, .opus or .mp3]",
+    help="Audio for the waveform.  [default: a file of the dump's name beside it: ID.wav, .flac, .ogg, .opus, .mp3]",
 )
 def dump_plot(file: str, path: Path, wav: str | None) -> None:
     """Draw a dump over time.

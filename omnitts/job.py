@@ -80,11 +80,11 @@ class Output:
             return True
         return _holds_something(self.audio_path(id)) and (not self.save_codes or _holds_something(self.codes_path(id)))
 
-    def shards(self, file: str) -> AbstractContextManager[ShardWriter | None]:
-        """The writer of shards, if there are to be any; file: the manifest, as errors call it."""
+    def shards(self) -> AbstractContextManager[ShardWriter | None]:
+        """The writer of shards, if there are to be any."""
         if self.shard_size is None:
             return nullcontext()
-        return ShardWriter(self.folder, self.shard_size, file=file, part=self.part)
+        return ShardWriter(self.folder, self.shard_size, part=self.part)
 
     def facts(self) -> dict[str, Any]:
         """What summary.json says of it."""
@@ -169,7 +169,7 @@ def run_job(
         cut_to_whole_lines(results)
         if output.shard_size is not None:
             drop_unrecorded(output.folder, output.results, output.part)
-        shards = ending.enter_context(output.shards(asked["manifest"]))
+        shards = ending.enter_context(output.shards())
         totals = Totals(_share(len(utterances), output) + _share(len(refused), output))
         job = _Job(tts, output, results, shards, asked["manifest"], again, progress, totals)
         max_positions = max_positions or tts.positions_for(job.totals.utterances)
@@ -310,7 +310,7 @@ class _Job:
             line |= _write_dump(speech, self.output.dumps, self.tts, line["error"])
         line |= {"key": key}
         with self._recording:
-            for safe in [line] if self.shards is None else self.shards.add(line, files, speech.line):
+            for safe in [line] if self.shards is None else self.shards.add(line, files):
                 _record(safe, self.results, self.totals)
 
     def close_shard(self) -> None:

@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,9 @@ def members(speech: Speech, utterance: Utterance, options: AudioOptions) -> dict
 
 @dataclass(frozen=True)
 class Waiting:
-    """An utterance in the shard that is being written: its line, its line's number, and where in the shard it ends."""
+    """An utterance in the shard that is being written: its line, and where in the shard it ends."""
 
     line: dict[str, Any]
-    number: int | None
     end: int
 
 
@@ -105,16 +104,18 @@ class ShardWriter:
 
     One thread at a time may use it, in a `with` block, at whose end the shard that is not whole is dropped: `close`
     first makes it so. Use it only while no other run writes into the folder.
+
+    What the system refuses is an OSError that names the shard. No line of it was given out, then; the shard may be
+    tried again by `close`, with the utterances that are whole in it.
     """
 
-    def __init__(self, folder: Path, size: int, *, file: str, part: tuple[int, int] | None = None):
-        """size: utterances a shard. file: the manifest, as errors call it; part: which one of it, see `part_name`.
+    def __init__(self, folder: Path, size: int, *, part: tuple[int, int] | None = None):
+        """size: utterances a shard. part: of the manifest, see `part_name`.
 
         Shards are numbered from behind those that are there.
         """
         self.folder = folder
         self.size = size
-        self.file = file
         self.part = part
         self._number = max((_number(path) for path in shard_paths(folder, part)), default=-1) + 1
         self._part: io.FileIO | None = None
@@ -127,38 +128,40 @@ class ShardWriter:
     def __exit__(self, *_: object) -> None:
         self._drop()
 
-    def add(self, line: dict[str, Any], files: Mapping[str, bytes], number: int | None) -> Iterator[dict[str, Any]]:
+    def add(self, line: dict[str, Any], files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
         """Takes an utterance's line and, unless it failed, its files; returns the lines that are now to be recorded.
 
-        A line that failed, now or before, is one of them. Others wait until their shard is whole. All say where the
-        utterance is: "shard", and the "names" in it. number: the utterance's line in the manifest.
+        A line that failed is one of them. Others wait until their shard is whole. All say where the utterance is:
+        "shard", and the "names" in it.
         """
         if line["status"] != "ok":
             self._safe.append(line | {"shard": None, "names": None})
             return self._pop()
-        try:
+        with self._named():
             end = self._append(b"".join(_member(name, data) for name, data in files.items()))
-        except OSError as error:
-            self._safe.append(self._failed(line, number, error))
-            return self._pop()
-        self._waiting.append(Waiting(line | {"path": None, "shard": self._name, "names": list(files)}, number, end))
+        self._waiting.append(Waiting(line | {"path": None, "shard": self._name, "names": list(files)}, end))
         return self.close() if len(self._waiting) == self.size else self._pop()
 
     def close(self) -> Iterator[dict[str, Any]]:
         """Ends the shard being written, whatever its size; returns its lines, and those that nobody has taken yet."""
         if self._waiting:
-            try:
+            with self._named():
                 self._append(_END)
-                self._part.close()
                 os.replace(self._part.name, self.folder / self._name)
-            except OSError as error:
-                self._safe.extend(self._failed(waiting.line, waiting.number, error) for waiting in self._waiting)
-                self._drop()
-            else:
-                self._safe.extend(waiting.line for waiting in self._waiting)
-                self._number += 1
+            self._part.close()
+            self._safe.extend(waiting.line for waiting in self._waiting)
+            self._number += 1
             self._part, self._waiting = None, []
         return self._pop()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """An OSError in the block names the shard."""
+        try:
+            yield
+        except OSError as error:
+            error.filename, error.filename2 = str(self.folder / self._name), None
+            raise
 
     def _pop(self) -> Iterator[dict[str, Any]]:
         """One at a time, so that an interruption between two loses none."""
@@ -190,18 +193,6 @@ class ShardWriter:
             with suppress(OSError):
                 os.unlink(self._part.name)
         self._part = None
-
-    def _failed(self, line: dict[str, Any], number: int | None, error: OSError) -> dict[str, Any]:
-        message = f"cannot write {self._name}: {error.strerror or error}; put that right, and run this line again"
-        return line | {
-            "status": "failed",
-            "path": None,
-            "seconds": 0.0,
-            "frames": 0,
-            "error": str(InputError(message, file=self.file, line=number, field="id")),
-            "shard": None,
-            "names": None,
-        }
 
 
 def _member(name: str, data: bytes) -> bytes:

@@ -26,7 +26,7 @@ def files(name: str, size: int = 700) -> dict[str, bytes]:
 
 
 def add(writer: ShardWriter, *names: str) -> list[str]:
-    return [made["id"] for number, name in enumerate(names, 1) for made in writer.add(line(name), files(name), number)]
+    return [made["id"] for name in names for made in writer.add(line(name), files(name))]
 
 
 def names_in(path: Path) -> list[str]:
@@ -35,9 +35,9 @@ def names_in(path: Path) -> list[str]:
 
 
 def test_a_line_is_given_out_when_its_shard_is_whole(tmp_path):
-    with ShardWriter(tmp_path, 2, file="lines") as writer:
+    with ShardWriter(tmp_path, 2) as writer:
         assert add(writer, "a") == [] and shards.shard_paths(tmp_path) == []
-        made = list(writer.add(line("b"), files("b"), 2))
+        made = list(writer.add(line("b"), files("b")))
         assert [(each["id"], each["shard"], each["names"]) for each in made] == [
             ("a", "000000.tar", ["a.wav", "a.json"]),
             ("b", "000000.tar", ["b.wav", "b.json"]),
@@ -54,7 +54,7 @@ def test_shards_are_equal_to_the_byte_and_tell_nothing_of_their_making(tmp_path)
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        with ShardWriter(tmp_path / name, 9, file="lines") as writer:
+        with ShardWriter(tmp_path / name, 9) as writer:
             add(writer, "a", "été", "long" * 50)
             list(writer.close())
         made.append((tmp_path / name / "000000.tar").read_bytes())
@@ -65,15 +65,15 @@ def test_shards_are_equal_to_the_byte_and_tell_nothing_of_their_making(tmp_path)
 
 
 def test_a_failed_line_is_given_out_at_once_and_takes_no_place(tmp_path):
-    with ShardWriter(tmp_path, 2, file="lines") as writer:
+    with ShardWriter(tmp_path, 2) as writer:
         add(writer, "a")
-        (failed,) = writer.add(line("b", status="failed", error="why"), {}, 2)
+        (failed,) = writer.add(line("b", status="failed", error="why"), {})
         assert failed["error"] == "why" and failed["shard"] is None and failed["names"] is None
         assert add(writer, "c") == ["a", "c"]
 
 
 def test_a_run_that_ends_without_close_leaves_whole_shards_only(tmp_path):
-    with pytest.raises(RuntimeError), ShardWriter(tmp_path, 2, file="lines") as writer:
+    with pytest.raises(RuntimeError), ShardWriter(tmp_path, 2) as writer:
         add(writer, "a", "b", "c")
         raise RuntimeError
     assert [path.name for path in tmp_path.iterdir()] == ["000000.tar"]
@@ -82,7 +82,7 @@ def test_a_run_that_ends_without_close_leaves_whole_shards_only(tmp_path):
 def test_numbers_go_on(tmp_path):
     (tmp_path / "000006.tar").write_bytes(b"whole")
     (tmp_path / "other.tar").write_bytes(b"not ours")
-    with ShardWriter(tmp_path, 1, file="lines") as writer:
+    with ShardWriter(tmp_path, 1) as writer:
         assert add(writer, "a") == ["a"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000006.tar", "000007.tar", "other.tar"]
 
@@ -105,20 +105,18 @@ def fail_writes(writer: ShardWriter, error: BaseException) -> None:
     writer._part = Full()
 
 
-def test_a_full_disk_costs_the_utterance_at_hand(tmp_path):
-    with ShardWriter(tmp_path, 3, file="lines.jsonl") as writer:
+def test_a_full_disk_names_the_shard_and_leaves_the_utterance_at_hand_out(tmp_path):
+    with ShardWriter(tmp_path, 3) as writer:
         add(writer, "a")
         fail_writes(writer, OSError(28, "No space left on device"))
-        (failed,) = writer.add(line("b"), files("b"), 2)
-        says = "lines.jsonl:2: id: cannot write 000000.tar: No space left on device; put that right, and run this line"
-        assert failed["status"] == "failed" and failed["error"].startswith(says) and failed["seconds"] == 0
-        assert add(writer, "c") == []
-        assert [each["id"] for each in writer.close()] == ["a", "c"]
-    assert names_in(tmp_path / "000000.tar") == ["a.wav", "a.json", "c.wav", "c.json"]
+        with pytest.raises(OSError, match=r"No space left on device: '.*/000000\.tar'"):
+            writer.add(line("b"), files("b"))
+        assert [each["id"] for each in writer.close()] == ["a"]
+    assert names_in(tmp_path / "000000.tar") == ["a.wav", "a.json"]
 
 
 def test_an_interruption_in_the_middle_of_an_utterance_leaves_it_out(tmp_path):
-    with ShardWriter(tmp_path, 3, file="lines") as writer:
+    with ShardWriter(tmp_path, 3) as writer:
         add(writer, "a")
         fail_writes(writer, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
@@ -128,26 +126,37 @@ def test_an_interruption_in_the_middle_of_an_utterance_leaves_it_out(tmp_path):
 
 
 def test_lines_that_nobody_took_are_given_out_later(tmp_path):
-    with ShardWriter(tmp_path, 2, file="lines") as writer:
+    with ShardWriter(tmp_path, 2) as writer:
         add(writer, "a")
-        assert next(writer.add(line("b"), files("b"), 2))["id"] == "a"
+        assert next(writer.add(line("b"), files("b")))["id"] == "a"
         assert [each["id"] for each in writer.close()] == ["b"]
 
 
-def test_a_shard_that_cannot_be_ended_fails_all_its_lines(tmp_path, monkeypatch):
+def test_a_shard_that_cannot_be_ended_gives_no_line_out_and_may_be_tried_again(tmp_path, monkeypatch):
     def refuse(*_arguments):
         raise OSError(13, "Permission denied")
 
-    with ShardWriter(tmp_path, 2, file="lines") as writer:
+    with ShardWriter(tmp_path, 2) as writer:
         add(writer, "a")
         with monkeypatch.context() as patch:
             patch.setattr(shards.os, "replace", refuse)
-            made = list(writer.add(line("b"), files("b"), 2))
-        assert [each["status"] for each in made] == ["failed", "failed"]
-        assert "lines:1: id: cannot write 000000.tar: Permission denied" in made[0]["error"]
-        assert list(tmp_path.iterdir()) == []
-        assert add(writer, "c", "d") == ["c", "d"]
-    assert names_in(tmp_path / "000000.tar") == ["c.wav", "c.json", "d.wav", "d.json"]
+            with pytest.raises(PermissionError, match=r"'.*/000000\.tar'"):
+                writer.add(line("b"), files("b"))
+        assert shards.shard_paths(tmp_path) == []
+        assert [each["id"] for each in writer.close()] == ["a", "b"]
+    assert names_in(tmp_path / "000000.tar") == ["a.wav", "a.json", "b.wav", "b.json"]
+
+
+def test_a_shard_that_cannot_be_ended_at_all_is_dropped(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shards.os, "replace", refuse)
+    with ShardWriter(tmp_path, 9) as writer:
+        add(writer, "a")
+        with pytest.raises(OSError, match="No space left"):
+            writer.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_members_are_audio_facts_and_codes():
@@ -199,7 +208,7 @@ def test_a_last_shard_that_no_line_names_is_dropped(tmp_path):
 
 def test_parts_of_a_manifest_number_their_own_shards(tmp_path):
     for part in ((1, 2), (2, 2), (1, 2)):
-        with ShardWriter(tmp_path, 1, file="lines", part=part) as writer:
+        with ShardWriter(tmp_path, 1, part=part) as writer:
             add(writer, "a")
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == ["000000-1-of-2.tar", "000000-2-of-2.tar", "000001-1-of-2.tar"]

@@ -720,6 +720,7 @@ def dump_plot(file: str, path: Path, wav: str | None) -> None:
     loaded = load(file)
     audio = wav or find_audio(Path(file))
     write_plot(path, loaded, None if audio is None else read_audio(audio))
+    click.echo(f"{path}: {loaded.id}, " + (f"with {audio}" if audio else "no audio found beside the dump"))
 
 
 @dump.command("diff")
@@ -767,18 +768,21 @@ def dump_report(folder: str, wavs: str | None, path: Path) -> int:
     from omnitts.files import check_target
 
     check_target(path, "--out", SUFFIXES)
-    complaints = write_report(path, folder, wavs)
+    dumps, complaints = write_report(path, folder, wavs)
     _say_first("warning", complaints)
+    click.echo(f"{path}: {counted(dumps, 'dump')}")
     return EXIT_FAILED if complaints else 0
 
 
 @dump.command("export")
 @dumps_argument
 @_out_option("CELLS.parquet")
-def dump_export(folder: str, path: Path) -> None:
+def dump_export(folder: str, path: Path) -> int:
     """Write all cells of DIR's dumps as a table.
 
     In Parquet, a row a cell and step, for DuckDB, pandas and others. Needs pyarrow: pip install 'omnitts[parquet]'.
+
+    Exit codes: 0, all are in the table; 1, some could not be read, and are left out; 2, the input was refused.
 
     \b
       omnitts dump export dumps/ -o cells.parquet
@@ -788,8 +792,10 @@ def dump_export(folder: str, path: Path) -> None:
     from omnitts.files import check_target
 
     check_target(path, "--out", SUFFIXES)
-    rows = export(path, folder)
+    rows, complaints = export(path, folder)
+    _say_first("warning", complaints)
     click.echo(f"{path}: {counted(rows, 'row')}")
+    return EXIT_FAILED if complaints else 0
 
 
 json_option = click.option(

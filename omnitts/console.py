@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_PATIENCE = 1.0  # seconds in which a second signal counts as the first one's echo
+_PATIENCE = 0.2  # seconds in which a second signal counts as the first one's echo; nobody presses keys that fast
+_AGAIN = 0.01  # seconds after which a signal that was lost is sent again
 
 
 class _Lossy(io.TextIOWrapper):
@@ -59,16 +60,30 @@ def stop_on_signals() -> None:
 
     Whoever stops a job often signals twice (the terminal and its shell, a scheduler and its wrapper), and the second
     one shall not break off what the first one started to put in order. What is ignored, as under nohup, stays so.
-    """
-    last = -_PATIENCE
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal last
+    Where Python cannot raise it, in a callback of the garbage collector or of an import's lock, it would only print
+    that it was ignored: the signal is then sent once more.
+    """
+    last, came = -_PATIENCE, 0
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal last, came
         now = time.monotonic()
         if now - last >= _PATIENCE:
-            last = now
+            last, came = now, number
             raise KeyboardInterrupt
 
+    tell = sys.unraisablehook
+
+    def try_again(unraisable: "sys.UnraisableHookArgs") -> None:
+        nonlocal last
+        if not (came and issubclass(unraisable.exc_type, KeyboardInterrupt)):
+            tell(unraisable)
+            return
+        last = -_PATIENCE
+        threading.Timer(_AGAIN, signal.raise_signal, [came]).start()
+
+    sys.unraisablehook = try_again
     for number in _STOPS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
@@ -82,7 +97,7 @@ class Stopping:
 
 @contextmanager
 def stop_gently() -> Iterator[Stopping]:
-    """In the block the first signal to stop is a request, and the next one, a second later or more, an interrupt."""
+    """In the block the first signal to stop is a request, and the next one that is no echo, an interrupt."""
     stopping, last = Stopping(), -_PATIENCE
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import platform
 import sys
 import time
@@ -388,6 +389,8 @@ def _write_dump(speech: Speech, dumps: Dumps, tts: TTS, error: str | None) -> di
 
 def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
     try:
+        if not os.fstat(results.fileno()).st_nlink:  # deleted: what is written there nobody will read
+            raise FileNotFoundError(errno.ENOENT, "it was deleted meanwhile")
         results.write(json.dumps(line, ensure_ascii=False) + "\n")
         results.flush()
     except OSError as error:

@@ -28,6 +28,9 @@ class Layout:
         return f"nested:{self.levels}" if self.levels else "flat"
 
 
+LAYOUTS = [Layout(levels) for levels in range(_MOST_LEVELS + 1)]
+
+
 def read_layout(text: str) -> Layout:
     """The value of --layout. Raises InputError."""
     if text == "flat":

@@ -1,6 +1,8 @@
 import os
 import signal
+import sys
 import time
+import weakref
 
 import pytest
 
@@ -10,7 +12,9 @@ from omnitts import console
 @pytest.fixture(autouse=True)
 def signals():
     before = {number: signal.getsignal(number) for number in console._STOPS}
+    hook = sys.unraisablehook
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -34,6 +38,27 @@ def test_a_signal_much_later_interrupts_again(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_a_signal_where_nothing_can_be_raised_interrupts_soon_after():
+    class Thing:
+        pass
+
+    def signalled(_reference):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        called.append("to the end")
+
+    called = []
+    console.stop_on_signals()
+    thing = Thing()
+    reference = weakref.ref(thing, signalled)  # Python prints what is raised in there, and goes on
+    with pytest.raises(KeyboardInterrupt):
+        del thing
+        called.append("swallowed")
+        time.sleep(1)
+    assert called == ["swallowed"] and reference() is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")

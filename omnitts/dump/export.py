@@ -19,27 +19,34 @@ _GROUP_ROWS = 1 << 20  # in a row group, about: some 40 MB before compression
 _NUMBERS = ("logprob", "confidence", "score", "cond_logprob", "uncond_logprob")
 
 
-def export(path: str | PathLike, folder: str | PathLike) -> int:
-    """Writes a row a cell and dumped step, whole or not at all; returns how many. docs/dumps.md has the columns.
+def export(path: str | PathLike, folder: str | PathLike) -> tuple[int, list[str]]:
+    """Writes a row a cell and dumped step, whole or not at all. docs/dumps.md has the columns.
 
-    A dump at a time, so memory does not grow with their number. Raises InputError when pyarrow is not installed, the
-    folder has no dumps, or one of them cannot be read; OSError when the disk refuses.
+    Returns how many, and a line for each dump that could not be read. A dump at a time, so memory does not grow with
+    their number. Raises InputError when pyarrow is missing or no dump can be read, OSError when the disk refuses.
     """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise InputError("Parquet needs pyarrow: pip install 'omnitts[parquet]'") from error
-    found, schema, rows = paths(folder), _schema(), 0
+    found, schema, rows, complaints = paths(folder), _schema(), 0, []
     with (
         atomic_path(path) as temporary,
         pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
     ):
         for dump_path in found:
-            for group in _groups(load(dump_path)):
+            try:
+                loaded = load(dump_path)
+            except InputError as error:
+                complaints.append(str(error))
+                continue
+            for group in _groups(loaded):
                 writer.write_table(pyarrow.table(group, schema=schema))
                 rows += len(group["step"])
-    return rows
+        if len(complaints) == len(found):
+            raise InputError(f"none of the dumps in {folder} can be read: {complaints[0]}")
+    return rows, complaints
 
 
 def _schema() -> "pyarrow.Schema":

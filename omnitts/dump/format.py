@@ -120,7 +120,7 @@ def save(path: str | PathLike, dump: Dump) -> None:
 
     arrays = {name: np.ascontiguousarray(value) for name in _ARRAYS if (value := getattr(dump, name)) is not None}
     meta = {name: getattr(dump, name) for name in _META} | {"pieces": [asdict(piece) for piece in dump.pieces]}
-    texts = {name: json.dumps(value, ensure_ascii=False, default=dict) for name, value in meta.items()}
+    texts = {name: json.dumps(value, default=dict) for name, value in meta.items()}
     data = to_bytes(arrays, {"format": FORMAT, "version": str(VERSION), **texts})
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)

@@ -7,6 +7,7 @@ from omnitts.audio import read_audio
 from omnitts.dump.format import SUFFIX
 from omnitts.encoding import FORMATS
 from omnitts.errors import InputError
+from omnitts.layout import LAYOUTS
 
 _TYPES = {".mp3": "audio/mpeg", ".ogg": "audio/ogg"}
 _MP3_LEVEL = 0.8  # about 40 kbit/s at 24 kHz, on LAME's scale from 0 (160) to 1 (8)
@@ -14,9 +15,10 @@ _BLOCK = 1 << 16
 
 
 def find_audio(dump_path: Path, folder: Path | None = None) -> Path | None:
-    """The audio file named as the dump is, in `folder` or, without one, beside it; None when there is none."""
-    stem = dump_path.name.removesuffix(SUFFIX)
-    candidates = ((folder or dump_path.parent) / f"{stem}.{extension}" for extension in FORMATS)
+    """The audio file named as the dump is, in `folder` or, without one, beside it, in any layout; None without any."""
+    id = dump_path.name.removesuffix(SUFFIX)
+    stems = [layout.stem(id) for layout in LAYOUTS]
+    candidates = ((folder or dump_path.parent) / f"{stem}.{extension}" for stem in stems for extension in FORMATS)
     return next((path for path in candidates if path.is_file()), None)
 
 

@@ -42,8 +42,12 @@ class Row:
     codebooks: int
 
 
-def write_report(path: str | PathLike, folder: str | PathLike, wavs: str | PathLike | None = None) -> list[str]:
-    """Writes the page, whole or not at all; returns a line for each file that could not be read, which it lists.
+def write_report(
+    path: str | PathLike, folder: str | PathLike, wavs: str | PathLike | None = None
+) -> tuple[int, list[str]]:
+    """Writes the page, whole or not at all.
+
+    Returns how many dumps are in it, and a line for each file that could not be read, which it lists.
 
     wavs: the folder of the audio files, in place of the dumps' own. Raises InputError when a folder is missing or no
     dump can be read, OSError when the disk refuses.
@@ -65,7 +69,7 @@ def write_report(path: str | PathLike, folder: str | PathLike, wavs: str | PathL
         for number, row in enumerate(rows):
             complaints += _write_audio(page, number, row, None if wavs is None else Path(wavs))
         page.write(end.replace("<!-- complaints -->", _complaints(complaints)))
-    return complaints
+    return len(rows), complaints
 
 
 def _template() -> list[str]:

@@ -36,7 +36,7 @@ def test_row_groups_bound_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_GROUP_ROWS", 200)
     made = make_dump()
     write(tmp_path, made)
-    assert module.export(tmp_path / "cells.parquet", tmp_path) == made.tokens.size
+    assert module.export(tmp_path / "cells.parquet", tmp_path) == (made.tokens.size, [])
     groups = parquet.ParquetFile(tmp_path / "cells.parquet").metadata
     assert groups.num_row_groups == 4 and groups.row_group(0).num_rows == 2 * 96
 
@@ -56,16 +56,26 @@ def test_steps_that_a_piece_did_not_run_are_null(tmp_path):
 def test_no_steps_is_an_empty_table(tmp_path):
     write(tmp_path, without_steps(make_dump()))
     write(tmp_path, make_dump("b", frames=0))
-    assert module.export(tmp_path / "cells.parquet", tmp_path) == 0
+    assert module.export(tmp_path / "cells.parquet", tmp_path) == (0, [])
     assert parquet.read_table(tmp_path / "cells.parquet").num_columns == 14
 
 
+def test_a_broken_dump_costs_no_other(run, tmp_path):
+    made = make_dump()
+    write(tmp_path, made)
+    (tmp_path / "b.dump.safetensors").write_bytes(b"no dump")
+    out = tmp_path / "cells.parquet"
+    code, printed, said = run("dump", "export", tmp_path, "-o", out)
+    assert code == 1 and printed == f"{out}: {made.tokens.size:,} rows\n"
+    assert said.startswith("warning: ") and "b.dump.safetensors" in said and said.count("\n") == 1
+    assert parquet.read_table(out).num_rows == made.tokens.size
+
+
 def test_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
-    write(tmp_path, make_dump())
     (tmp_path / "b.dump.safetensors").write_bytes(b"no dump")
     code, _, said = run("dump", "export", tmp_path, "-o", tmp_path / "cells.parquet")
     assert code == 2 and "b.dump.safetensors" in said and said.count("\n") == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.dump.safetensors", "b.dump.safetensors"]
+    assert [p.name for p in tmp_path.iterdir()] == ["b.dump.safetensors"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, said = run("dump", "export", tmp_path, "-o", tmp_path / "cells.parquet")
     assert code == 2 and said == "error: Parquet needs pyarrow: pip install 'omnitts[parquet]'\n"

@@ -8,6 +8,7 @@ import soundfile
 
 from omnitts.dump.recording import compact_audio
 from omnitts.encoding import AudioOptions, write_audio
+from omnitts.layout import Layout
 from tests.dump.conftest import make_dump, write
 from tests.dump.test_show import without_steps
 
@@ -31,7 +32,7 @@ def test_a_page_of_all(run, folder, tmp_path):
     sound(folder / "line-0.wav")
     sound(folder / "line-1.ogg")
     out = tmp_path / "report.html"
-    assert run("dump", "report", folder, "-o", out) == (0, "", "")
+    assert run("dump", "report", folder, "-o", out) == (0, f"{out}: 3 dumps\n", "")
     page = out.read_text(encoding="utf-8")
     assert page.count("<tr data-number=") == 3 and "<!-- rows" not in page and "<!-- summary" not in page
     assert re.findall(r'id="audio-(\d)" data-kind="([a-z/]+)"', page) == [("0", "audio/mpeg"), ("1", "audio/ogg")]
@@ -59,7 +60,12 @@ def test_audio_from_another_folder(run, folder, tmp_path):
     code, _, said = run("dump", "report", folder, "--wavs", wavs, "-o", out)
     assert code == 2 and "--wavs" in said and "no such folder" in said and said.count("\n") == 1 and not out.exists()
     wavs.mkdir()
-    sound(wavs / "a.flac")
+    audio = sound(wavs / "a.flac")
+    assert run("dump", "report", folder, "--wavs", wavs, "-o", out)[0] == 0
+    assert 'id="audio-0"' in out.read_text(encoding="utf-8")
+    nested = wavs / f"{Layout(2).stem('a')}.flac"
+    nested.parent.mkdir(parents=True)
+    audio.rename(nested)
     assert run("dump", "report", folder, "--wavs", wavs, "-o", out)[0] == 0
     assert 'id="audio-0"' in out.read_text(encoding="utf-8")
 

@@ -7,8 +7,10 @@ on its company.
 """
 
 import os
+import socket
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 
 from omnitts.audio import SAMPLE_RATE
-from omnitts.errors import InputError, reason
+from omnitts.errors import InputError, counted, reason
 from omnitts.manifest import Utterance
 from omnitts.model.checkpoint import Checkpoint
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
@@ -29,6 +31,8 @@ from omnitts.trace import Watch
 
 BUNDLE_SECONDS = {"cpu": 60.0, "cuda": 1800.0}  # of audio, about, in a bundle: some batches
 AHEAD = 2  # bundles that an actor has, one of them waiting
+ANSWER_SECONDS = 10
+PATIENCE_SECONDS = 60
 TRIES = 3  # of a bundle whose actor is lost, before its utterances go one by one, and then of each of these
 _MISSING = "needs Ray: pip install 'omnitts[ray]'"
 
@@ -150,10 +154,10 @@ class Fleet:
         bundle, _ = self._busy.pop(done)
         try:
             return bundle, ray.get(done)
-        except ray.exceptions.RayActorError:
-            bundle.lost += 1
         except ray.exceptions.RayTaskError as error:
             return bundle, [_failed(utterance, reason(error.cause or error)) for utterance in bundle.utterances]
+        except ray.exceptions.RayError:  # of the actor, its node, or the result on its way
+            bundle.lost += 1
         if bundle.lost < TRIES:
             waiting.appendleft(bundle)
         elif len(bundle.utterances) > 1:
@@ -185,10 +189,13 @@ def launch(load: Load, checkpoint: Checkpoint, workers: int | None, address: str
         raise InputError(_MISSING, field="--engine") from None
     # Without it Ray announces, for each actor without a GPU, how a later version will treat its environment.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address is not None:
+        _check_answers(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"no cluster answers: {reason(error)}", field="--ray-address") from None
+        mend = "start one with `ray start --head`, or leave the option out"
+        raise InputError(f"no cluster answers ({reason(error)}): {mend}", field="--ray-address") from None
     resources = ray.cluster_resources()
     on_gpus = load.device != "cpu" and resources.get("GPU", 0) >= 1
     if load.device.startswith("cuda") and not on_gpus:
@@ -203,7 +210,7 @@ def launch(load: Load, checkpoint: Checkpoint, workers: int | None, address: str
     actor = ray.remote(Worker).options(max_restarts=-1, runtime_env={"env_vars": threads}, **share)
     fleet_workers = [actor.remote(load) for _ in range(count)]
     try:
-        about = ray.get([worker.about.remote() for worker in fleet_workers])
+        about = _about_all(fleet_workers)
     except ray.exceptions.RayError as error:
         ray.shutdown()
         cause = getattr(error, "cause", None) or error
@@ -212,6 +219,33 @@ def launch(load: Load, checkpoint: Checkpoint, workers: int | None, address: str
         if (digest, codec_digest) != (checkpoint.digest, checkpoint.codec_digest):
             raise InputError("another checkpoint lies there on a machine of the cluster: copy it anew", field="--model")
     return Fleet(checkpoint, about[0][2], about[0][3], fleet_workers)
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself tries for minutes where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # auto and such: Ray knows
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"no cluster answers at {address}: {why}", field="--ray-address") from None
+
+
+def _about_all(fleet_workers: Sequence[Any]) -> list[tuple[str, str, torch.device, torch.dtype]]:
+    """Waits until all actors have loaded; says so where that takes long."""
+    import ray
+
+    calls = [worker.about.remote() for worker in fleet_workers]
+    done, missing = ray.wait(calls, num_returns=len(calls), timeout=PATIENCE_SECONDS)
+    if missing:
+        print(
+            f"note: {len(done)} of {counted(len(calls), 'actor')} loaded so far; on a cluster that is busy the others "
+            "wait for its other work: --workers N asks for fewer",
+            file=sys.stderr,
+        )
+    return ray.get(calls)
 
 
 def bundles(utterances: Iterable[Utterance], seconds: float, workers: int) -> Iterator[Bundle]:

@@ -44,6 +44,15 @@ def test_without_ray_one_line_says_so(monkeypatch, checkpoint_dir):
         launch(Load(None, "cpu", "auto", True, False), open_checkpoint(checkpoint_dir), 1, None)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "nowhere.invalid:6379", "a:99999"])
+def test_a_cluster_that_does_not_answer_is_known_at_once(address, checkpoint_dir):
+    pytest.importorskip("ray")
+    start = time.monotonic()
+    with pytest.raises(InputError, match="--ray-address: no cluster answers at "):
+        launch(Load(None, "cpu", "auto", True, False), open_checkpoint(checkpoint_dir), 1, address)
+    assert time.monotonic() - start < 30
+
+
 def test_a_bundle_that_is_lost_too_often_goes_one_by_one_and_then_fails(monkeypatch):
     ray = pytest.importorskip("ray")
     utterances = read_utterances([{"text": "Hi."}, {"text": "Ho."}], recipe=Recipe())

@@ -397,11 +397,13 @@ def synth(
         exact = tts.resolve_dtype(precision, on)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
-    # Before the tensors, which take a while.
-    check_folder(output.folder, "--out", (output.results.name, output.summary.name))
     if shard_size is not None:
         goes_on = resume and output.results.exists()
         check_shards(output.folder, lines.utterances, file=lines.name, goes_on=goes_on, part=part)
+    # After what may be refused, which leaves no folder behind, and before the tensors, which take a while.
+    check_folder(output.folder, "--out", (output.results.name, output.summary.name))
+    if dumps is not None:
+        check_folder(dumps.folder, "--dump-logprobs")
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
     encoder, graphs = bool(lines.recordings), not no_cuda_graphs
@@ -590,6 +592,26 @@ def recipes_show(name: str, settings: tuple[str, ...]) -> None:
     click.echo(dump_yaml(with_settings(load_recipe(name), parse_settings(settings), file="--set")), nl=False)
 
 
+@cli.command("languages")
+@click.argument("search", default="")
+def languages_command(search: str) -> int:
+    """List the languages that a manifest's `language` may name, or those with SEARCH at the start of a word.
+
+    A line has the id, and the names and other codes that stand for it. Case and accents do not matter.
+
+    \b
+      omnitts languages arabic
+    """
+    from omnitts.model.language import languages
+
+    found = languages(search)
+    if not found:
+        raise InputError(f"no language with {search!r} at the start of a word; `omnitts languages` lists all")
+    for language, names in found.items():
+        click.echo(f"{language:<5} {', '.join(names)}")
+    return 0
+
+
 @cli.group()
 def voice() -> None:
     """Make voices out of reference audio."""
@@ -705,7 +727,7 @@ def dump_show(file: str) -> None:
 def dump_plot(file: str, path: Path, wav: str | None) -> None:
     """Draw a dump over time.
 
-    When each cell was revealed and how surely, with the waveform. Needs matplotlib: pip install 'omnitts[plot]'.
+    When each cell was revealed and how surely, with the waveform. Needs matplotlib, of the extra plot.
 
     \b
       omnitts dump plot dumps/greeting.dump.safetensors -o greeting.png --wav wavs/greeting.wav
@@ -780,7 +802,7 @@ def dump_report(folder: str, wavs: str | None, path: Path) -> int:
 def dump_export(folder: str, path: Path) -> int:
     """Write all cells of DIR's dumps as a table.
 
-    In Parquet, a row a cell and step, for DuckDB, pandas and others. Needs pyarrow: pip install 'omnitts[parquet]'.
+    In Parquet, a row a cell and step, for DuckDB, pandas and others. Needs pyarrow, of the extra parquet.
 
     Exit codes: 0, all are in the table; 1, some could not be read, and are left out; 2, the input was refused.
 
@@ -806,7 +828,10 @@ json_option = click.option(
 def _write_json(figures: Mapping[str, Any], path: Path) -> None:
     import json
 
-    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    from omnitts.files import atomic_path
+
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 @cli.command("doctor")

@@ -103,11 +103,15 @@ class Package:
 
 REQUIRED = ("torch", "transformers", "tokenizers", "safetensors", "soundfile", "huggingface_hub")
 OPTIONAL = (
-    ("triton", "a GPU's kernels", "pip install 'omnitts[cuda]'"),
-    ("flashinfer-python", "attention on GPUs before and after Hopper", "pip install 'omnitts[cuda]'"),
-    ("ray", "several GPUs or machines: --engine ray", "pip install 'omnitts[ray]'"),
-    ("matplotlib", "dump plot", "pip install 'omnitts[plot]'"),
-    ("pyarrow", "dump export", "pip install 'omnitts[parquet]'"),
+    ("triton", "a GPU's kernels", "pip install triton, or the extra cuda"),
+    (
+        "flashinfer-python",
+        "attention on GPUs before and after Hopper",
+        "pip install flashinfer-python, or the extra cuda",
+    ),
+    ("ray", "several GPUs or machines: --engine ray", "pip install ray, or the extra ray"),
+    ("matplotlib", "dump plot", "pip install matplotlib, or the extra plot"),
+    ("pyarrow", "dump export", "pip install pyarrow, or the extra parquet"),
 )
 
 
@@ -128,7 +132,9 @@ def versions() -> Section:
         if each.version or not each.needed
     ]
     problems = [
-        f"{each.name} is not installed: pip install omnitts" for each in packages if each.needed and not each.version
+        f"{each.name} is not installed: pip install {each.name}"
+        for each in packages
+        if each.needed and not each.version
     ]
     problems += [problem for each in packages if each.version and (problem := _broken(each.name))]
     return Section("versions", lines, packages, problems)
@@ -388,7 +394,9 @@ def engine(loaded: "list[TTS]") -> Section:
     facts = _plain_loop(tts) if isinstance(tts.model, OmniVoice) else _steps(tts)
     problems = []
     if tts.device.type == "cuda" and facts.engine == "plain" and _version("triton") is None:
-        problems.append("Triton is not installed, so the GPU runs a plain loop, slowly: pip install 'omnitts[cuda]'")
+        problems.append(
+            "Triton is not installed, so the GPU runs a plain loop, slowly: pip install triton, or the extra cuda"
+        )
     return Section("engine", facts.why, facts, problems)
 
 

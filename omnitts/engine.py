@@ -79,7 +79,7 @@ def accelerated(model: OmniVoice, *, float8: bool = False, cuda_graphs: bool = T
         from omnitts.steps import Engine as Steps
     except ImportError:  # no Triton
         if float8:
-            message = "fp8 needs Triton: use bfloat16, or install it (pip install 'omnitts[cuda]')"
+            message = "fp8 needs Triton: use bfloat16, or install it (pip install triton, or the extra cuda)"
             raise InputError(message, field="dtype") from None
         return model
     return Steps.of(model, cuda_graphs=cuda_graphs, float8=float8)

@@ -34,7 +34,7 @@ AHEAD = 2  # bundles that an actor has, one of them waiting
 ANSWER_SECONDS = 10
 PATIENCE_SECONDS = 60
 TRIES = 3  # of a bundle whose actor is lost, before its utterances go one by one, and then of each of these
-_MISSING = "needs Ray: pip install 'omnitts[ray]'"
+_MISSING = "needs Ray: pip install ray, or the extra ray"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from omnitts.clips import MAX_DURATION, clips_of, too_long
 from omnitts.errors import InputError, counted
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
-from omnitts.model.language import resolve_language
+from omnitts.model.language import near_languages, resolve_language
 from omnitts.model.text import has_words
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
 
@@ -321,7 +321,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in record if keys.count(key) > 1)
-        raise InputError("given twice in one object", field=printable(twice))
+        raise InputError("given twice in one object: leave one out", field=printable(twice))
     return record
 
 
@@ -332,7 +332,10 @@ def _json_record(line: str) -> dict[str, Any]:
     try:
         record = _DECODER.decode(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"malformed JSON at column {error.colno}: {error.msg}") from None
+        mend = (
+            "" if line.lstrip().startswith("{") else '; lines are objects, {"text": ...}; a .txt file holds mere texts'
+        )
+        raise InputError(f"malformed JSON at column {error.colno}: {error.msg}{mend}") from None
     except RecursionError:
         raise InputError("JSON beyond what can be read: nested too deeply") from None
     except ValueError:
@@ -567,7 +570,9 @@ class _Checker:
         for key in record.keys() - _FIELD_SET:
             self.unknown_field(key)
         if record.get("text") is None:
-            self.problem("text", "missing: say what to speak")
+            meant = next((key for key in record if key.strip().lower() == "text" and key != "text"), None)
+            mend = "say what to speak" if meant is None else f"write the field {shown(meant)} as text"
+            self.problem("text", f"missing: {mend}")
         text = self.take(record, "text", _spoken) or ""
         ref_audio, ref_text, voice = self.reference(record)
         utterance = Utterance(
@@ -638,7 +643,9 @@ class _Checker:
                 self.warn(other, f"{shown(given[other])} is ignored, for {key} says {shown(given[key])}")
         if given and not known:
             key, name = next(iter(given.items()))
-            self.warn(key, f"unknown language {shown(name)}, spoken without one")
+            near = near_languages(name)
+            mend = f": did you mean {' or '.join(near)}?" if near else "; see `omnitts languages`"
+            self.warn(key, f"unknown language {shown(name)}, spoken without one{mend}")
         return next(iter(known.values()), None)
 
     def instruct(self, record: dict[str, Any], text: str) -> str | None:

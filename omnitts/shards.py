@@ -48,8 +48,8 @@ def check_shards(
 
 
 def shard_paths(folder: Path, part: tuple[int, int] | None = None) -> list[Path]:
-    """The whole shards of a manifest, or of a part of it, in a folder, in their order."""
-    paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    """The whole shards of a manifest, or of a part of it, in a folder that may be missing, in their order."""
+    paths = [path for path in folder.glob("*.tar") if _NAME.fullmatch(path.name)]
     return sorted((path for path in paths if path.name == _shard_name(_number(path), part)), key=_number)
 
 

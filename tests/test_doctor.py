@@ -99,9 +99,9 @@ def test_packages_that_are_missing_or_broken(monkeypatch):
 
     monkeypatch.setattr(doctor, "import_module", import_module)
     section = doctor.versions()
-    assert "triton: not installed (for a GPU's kernels: pip install 'omnitts[cuda]')" in section.lines
+    assert "triton: not installed (for a GPU's kernels: pip install triton, or the extra cuda)" in section.lines
     assert section.problems == [
-        "tokenizers is not installed: pip install omnitts",
+        "tokenizers is not installed: pip install tokenizers",
         "safetensors is installed, but cannot be imported (OSError: libstrange.so: no such file): install it anew",
     ]
 

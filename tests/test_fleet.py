@@ -40,7 +40,7 @@ def test_windows_are_cut_where_they_end():
 
 def test_without_ray_one_line_says_so(monkeypatch, checkpoint_dir):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"--engine: needs Ray: pip install 'omnitts\[ray\]'"):
+    with pytest.raises(InputError, match=r"--engine: needs Ray: pip install ray, or the extra ray"):
         launch(Load(None, "cpu", "auto", True, False), open_checkpoint(checkpoint_dir), 1, None)
 
 

@@ -249,6 +249,13 @@ def test_missing_file_and_folder(folder):
     [
         ('{"text": "a"', None, "malformed JSON at column 13: Expecting ',' delimiter"),
         ("{'text': 'a'}", None, "malformed JSON at column 2"),
+        (
+            "Hello there.",
+            None,
+            'column 1: Expecting value; lines are objects, {"text": ...}; a .txt file holds mere texts',
+        ),
+        ('{"Text": "a"}', "text", "missing: write the field 'Text' as text"),
+        ('{"id": "a"}', "text", "missing: say what to speak"),
         ('"text"', None, 'wanted an object such as {"text": "Hello"}, got \'text\''),
         ('{"text": "a", "text": "b"}', "text", "given twice in one object"),
         ('{"text": "a", "recipe": {"speed": 1, "speed": 2}}', "speed", "given twice"),
@@ -494,7 +501,8 @@ def test_warnings_are_told_once_with_a_count(read, folder):
     path = folder / "list.jsonl"
     assert sorted(manifest.warnings) == sorted(
         [
-            f"{path}:2: language: unknown language 'qqq', spoken without one (and on 1 more line)",
+            f"{path}:2: language: unknown language 'qqq', spoken without one; see `omnitts languages` "
+            "(and on 1 more line)",
             f"{path}:2: ref_txt: unknown field, ignored: did you mean ref_text? (and on 2 more lines)",
             f"{path}:2: ref_text: ignored, for it goes with ref_audio (and on 2 more lines)",
             f"{path}:4: 'zzz\\n': unknown field, ignored: the fields are {', '.join(FIELDS)}",

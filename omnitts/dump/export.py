@@ -29,7 +29,7 @@ def export(path: str | PathLike, folder: str | PathLike) -> tuple[int, list[str]
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError("Parquet needs pyarrow: pip install 'omnitts[parquet]'") from error
+        raise InputError("Parquet needs pyarrow: pip install pyarrow, or the extra parquet") from error
     found, schema, rows, complaints = paths(folder), _schema(), 0, []
     with (
         atomic_path(path) as temporary,

@@ -9,7 +9,6 @@ import numpy as np
 
 from omnitts.dump.format import SUFFIX
 from omnitts.errors import InputError, counted
-from omnitts.files import check_folder
 from omnitts.manifest import Utterance
 from omnitts.recipe import Recipe
 from omnitts.trace import Watch
@@ -50,11 +49,10 @@ def read_dumps(
 
 
 def check_dumps(dumps: Dumps, utterances: Iterable[Utterance], recipes: Iterable[Recipe]) -> None:
-    """Raises InputError unless all that is to be dumped is there, and can be written and numbered.
+    """Raises InputError unless all that is to be dumped is there.
 
     recipes: those of the utterances.
     """
-    check_folder(dumps.folder, "--dump-logprobs")
     if dumps.ids is not None:
         unknown = sorted(dumps.ids - {utterance.id for utterance in utterances})
         if unknown:

@@ -47,7 +47,7 @@ def draw(dump: Dump, audio: tuple[np.ndarray, int] | None = None) -> "Figure":
     try:
         import matplotlib.figure
     except ImportError as error:
-        raise InputError("pictures need matplotlib: pip install 'omnitts[plot]'") from error
+        raise InputError("pictures need matplotlib: pip install matplotlib, or the extra plot") from error
     if not dump.frames:
         raise InputError(f"nothing to draw: {dump.id} has no frames")
     heights = [3, 3, *([1.6] if audio else []), 3]

@@ -1,5 +1,6 @@
 """Names and codes of languages to the ids the checkpoint was trained with."""
 
+import difflib
 import functools
 import re
 import unicodedata
@@ -19,6 +20,22 @@ def resolve_language(name: str | None) -> str | None:
     table = _ids_by_name()
     tag = _TAG.fullmatch(name.strip())
     return table.get(_key(name)) or (table.get(tag[1].lower()) if tag else None)
+
+
+def languages(search: str = "") -> dict[str, list[str]]:
+    """Id -> its names, the usual one first, and other codes: all, or those with `search` at the start of a word."""
+    wanted = " " + _key(search)
+    return {
+        language_id: names
+        for language_id, names in _table().items()
+        if any(wanted in f" {_key(name)}" for name in (language_id, *names))
+    }
+
+
+def near_languages(name: str) -> list[str]:
+    """Names that an unknown one may have been meant for, the likeliest first."""
+    names = {_key(each): each for names in _table().values() for each in names}
+    return [names[key] for key in difflib.get_close_matches(_key(name)[:64], names, n=3, cutoff=0.75)]
 
 
 @functools.cache

@@ -78,4 +78,4 @@ def test_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["b.dump.safetensors"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, said = run("dump", "export", tmp_path, "-o", tmp_path / "cells.parquet")
-    assert code == 2 and said == "error: Parquet needs pyarrow: pip install 'omnitts[parquet]'\n"
+    assert code == 2 and said == "error: Parquet needs pyarrow: pip install pyarrow, or the extra parquet\n"

@@ -81,5 +81,5 @@ def test_what_cannot_be_drawn(run, tmp_path, monkeypatch):
     assert code == 2 and "b has no frames" in said
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, said = run("dump", "plot", path, "-o", tmp_path / "a.png")
-    assert code == 2 and said == "error: pictures need matplotlib: pip install 'omnitts[plot]'\n"
+    assert code == 2 and said == "error: pictures need matplotlib: pip install matplotlib, or the extra plot\n"
     assert not (tmp_path / "a.png").exists()

@@ -166,7 +166,8 @@ def job_of(tts, folder, records, **options) -> tuple[job.Totals, dict[str, dict]
     dumps = read_dumps(str(folder / "dumps"), *(options.get(name) for name in ("steps", "top", "ids", "dtype")))
     utterances = read_utterances(records, recipe=Recipe(num_step=3))
     check_dumps(dumps, utterances, [Recipe()])
-    (folder / "wavs").mkdir(exist_ok=True)
+    for name in ("wavs", "dumps"):
+        (folder / name).mkdir(exist_ok=True)
     totals = job.run_job(
         tts, utterances, job.Output(folder / "wavs", dumps=dumps), asked={"manifest": "lines"},
         max_positions=1024, progress=job.reporter(len(utterances), quiet=True),

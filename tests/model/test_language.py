@@ -1,6 +1,6 @@
 import pytest
 
-from omnitts.model.language import _table, resolve_language
+from omnitts.model.language import _table, languages, near_languages, resolve_language
 
 NAMES = {language_id: names[0] for language_id, names in _table().items()}
 
@@ -99,3 +99,17 @@ def test_codes_and_tags(tag, language_id):
 @pytest.mark.parametrize("unknown", [None, "", " ", "None", "Klingon", "xx", "xx-US", "en US", "Basa", "la", "英语"])
 def test_unknown(unknown):
     assert resolve_language(unknown) is None
+
+
+def test_languages_are_found_by_the_start_of_a_word():
+    assert languages() == _table()
+    assert {"arb", "ary"} <= set(languages("arabic")) and "en" not in languages("arabic")
+    assert list(languages("ÉNGLISH")) == list(languages("english")) and "en" in languages("english")
+    assert languages("en")["en"][0] == "English"
+    assert languages("nglish") == {} and languages("%") == languages()
+
+
+def test_what_an_unknown_name_may_have_meant():
+    assert near_languages("Englsh")[0] == "English"
+    assert near_languages("Portugese")[0] == "Portuguese"
+    assert near_languages("klingon") == [] and near_languages("") == [] and near_languages("x" * 100_000) == []

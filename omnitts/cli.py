@@ -6,6 +6,7 @@ Exit codes: 0 all written, 1 some failed, 2 bad input, 130 interrupted by Ctrl-C
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -407,26 +408,29 @@ def synth(
     if model is None and not quiet:
         click.echo(BUNDLED_NOTE, err=True)
     encoder, graphs = bool(lines.recordings), not no_cuda_graphs
-    if engine == "ray":
-        speaker = launch(Load(model, device, precision, graphs, encoder), checkpoint, workers, ray_address)
-    else:
-        speaker = tts.load_checkpoint(checkpoint, on, exact, encoder=encoder, cuda_graphs=graphs)
-    totals = job.run_job(
-        speaker,
-        lines.utterances,
-        output,
-        asked={
-            **{"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
-            "model": DEFAULT_MODEL if model is None else model,
-        },
-        max_positions=max_positions,
-        progress=job.reporter(len(lines.utterances), quiet=quiet),
-        again=job.Again(not resume, retry_failed),
-        refused=lines.refused,
-        log_stats=log_stats,
-    )
-    if engine == "ray":
-        speaker.close()
+
+    def load() -> Any:
+        if engine == "local":
+            return tts.load_checkpoint(checkpoint, on, exact, encoder=encoder, cuda_graphs=graphs)
+        fleet = launch(Load(model, device, precision, graphs, encoder), checkpoint, workers, ray_address)
+        return ending.enter_context(closing(fleet))
+
+    with ExitStack() as ending:
+        totals = job.run_job(
+            checkpoint,
+            load,
+            lines.utterances,
+            output,
+            asked={
+                **{"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
+                "model": DEFAULT_MODEL if model is None else model,
+            },
+            max_positions=max_positions,
+            progress=job.reporter(len(lines.utterances), quiet=quiet),
+            again=job.Again(not resume, retry_failed),
+            refused=lines.refused,
+            log_stats=log_stats,
+        )
     if totals.stopped:
         click.echo(f"error: {totals.stopped}", err=True)
     if not quiet or not totals.all_well:

@@ -7,13 +7,13 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, Protocol
@@ -32,6 +32,7 @@ from omnitts.errors import InputError, counted
 from omnitts.files import atomic_path, open_alone, sweep
 from omnitts.layout import Layout
 from omnitts.manifest import Refused, Utterance
+from omnitts.model.checkpoint import Checkpoint
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import DeviceLost, Progress
 from omnitts.recipe import digest
@@ -142,7 +143,8 @@ class Totals:
 
 
 def run_job(
-    tts: TTS,
+    checkpoint: Checkpoint,
+    load: Callable[[], TTS],
     utterances: Collection[Utterance],
     output: Output,
     *,
@@ -158,59 +160,58 @@ def run_job(
     Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json tells of
     the run from its start, and repeats what was `asked` for. An utterance that fails is recorded and costs no other.
     A first Ctrl-C ends the run after the batch at hand, a second one at once. Raises InputError when another run is
-    writing into the folder.
+    writing into the folder, and what `load` raises.
 
-    max_positions: None for what suits the device. refused: bad lines of the manifest, to be recorded as failed.
-    log_stats: also print where the time went, and put it into summary.json.
+    load: gives the checkpoint's model, and is called if there is something to do. max_positions: None for what suits
+    the device. refused: bad lines of the manifest, to be recorded as failed. log_stats: also print where the time went,
+    and put it into summary.json.
     """
-    with open_alone(output.results, "--out") as results, stop_gently() as stopping, ExitStack() as ending:
-        sweep(output.folder)
-        if again.overwrite:
-            results.truncate(0)
-        cut_to_whole_lines(results)
-        if output.shard_size is not None:
-            drop_unrecorded(output.folder, output.results, output.part)
-        shards = ending.enter_context(output.shards())
+    with open_alone(output.results, "--out") as results, ExitStack() as ending:
+        _make_ready(output, results, again)
         totals = Totals(_share(len(utterances), output) + _share(len(refused), output))
-        job = _Job(tts, output, results, shards, asked["manifest"], again, progress, totals)
-        max_positions = max_positions or tts.positions_for(job.totals.utterances)
-        about = {**asked, **output.facts()}
-        started, stats = datetime.now(UTC), Stats()
-        _write_json(output.summary, about | _summary(job, started, max_positions, "running"))
-        clock = time.perf_counter()
+        shards = ending.enter_context(output.shards())
+        job = _Job(checkpoint, output, results, shards, asked["manifest"], again, progress, totals)
         job.refuse(refused)
+        to_do = job.to_do(utterances)
+        first = next(to_do, None)
+        tts = None if first is None else _loaded(load, output)
+        if tts is not None:
+            max_positions = max_positions or tts.positions_for(totals.utterances)
+        started, stats = datetime.now(UTC), Stats()
+        about = {**asked, **output.facts(), **_made_with(checkpoint, tts, max_positions)}
+        _write_json(output.summary, about | _summary(job, started, "running"))
+        clock = time.perf_counter()
         try:
-            speeches = tts.stream(
-                job.to_do(utterances),
-                max_positions=max_positions,
-                progress=progress,
-                stats=stats,
-                deliver=job.deliver,
-                file=job.file,
-                watch=(lambda utterance: None) if output.dumps is None else output.dumps.of,
-                stopping=lambda: stopping.requested,
-            )
-            with closing(speeches):
-                for _ in speeches:
-                    progress.finished(job.totals)
-            job.totals.interrupted = stopping.requested
-        except KeyboardInterrupt:
-            job.totals.interrupted = True
-        except (OSError, DeviceLost) as error:
-            job.totals.stopped = _why(error)
+            if tts is not None:
+                job.run(tts, chain([first], to_do), max_positions, stats)
         finally:
             progress.close()
             _warn(stats)
-        try:
-            job.close_shard()
-        except OSError as error:
-            job.totals.stopped = _why(error)
-        job.totals.interrupted &= job.left() > 0
-        job.totals.wall_seconds = time.perf_counter() - clock
-        with suppress(OSError) if job.totals.stopped else nullcontext():
-            about |= _summary(job, started, max_positions, "stopped" if job.left() > 0 else "finished")
-            _write_json(output.summary, about | _stats(stats, job.totals, log_stats))
-    return job.totals
+        totals.wall_seconds = time.perf_counter() - clock
+        with suppress(OSError) if totals.stopped else nullcontext():
+            about |= _summary(job, started, "stopped" if job.left() > 0 else "finished")
+            _write_json(output.summary, about | _stats(stats, totals, log_stats))
+    return totals
+
+
+def _make_ready(output: Output, results: IO[str], again: Again) -> None:
+    """Clears away what killed runs left, and with `overwrite` what any run has recorded."""
+    sweep(output.folder)
+    if again.overwrite:
+        results.truncate(0)
+    cut_to_whole_lines(results)
+    if output.shard_size is not None:
+        drop_unrecorded(output.folder, output.results, output.part)
+
+
+def _loaded(load: Callable[[], TTS], output: Output) -> TTS:
+    """What fails here was refused, and leaves nothing in the folder."""
+    try:
+        return load()
+    except BaseException:
+        if not _holds_something(output.results):
+            _remove(output.results)
+        raise
 
 
 def _share(count: int, output: Output) -> int:
@@ -241,7 +242,7 @@ class _Job:
 
     def __init__(
         self,
-        tts: TTS,
+        checkpoint: Checkpoint,
         output: Output,
         results: IO[str],
         shards: ShardWriter | None,
@@ -250,10 +251,10 @@ class _Job:
         progress: "Reporter",
         totals: Totals,
     ):
-        self.tts, self.output, self.results, self.shards, self.file = tts, output, results, shards, file
+        self.output, self.results, self.shards, self.file = output, results, shards, file
         self.again, self.progress, self.totals = again, progress, totals
         self.history = History(output.folder) if not again.overwrite else None
-        self.made_by = f"{tts.checkpoint.digest} {tts.checkpoint.codec_digest} {output.manner}"
+        self.made_by = f"{checkpoint.digest} {checkpoint.codec_digest} {output.manner}"
         self._under_way: dict[str, tuple[Utterance, str]] = {}  # by id, with its key
         self._recording = Lock()
 
@@ -293,22 +294,51 @@ class _Job:
             return True
         return False
 
+    def run(self, tts: TTS, utterances: Iterable[Utterance], max_positions: int, stats: Stats) -> None:
+        """Makes those that `to_do` gave, unless it is interrupted, or cannot go on: the totals tell."""
+        dumps, totals = self.output.dumps, self.totals
+        with stop_gently() as stopping:
+            try:
+                speeches = tts.stream(
+                    utterances,
+                    max_positions=max_positions,
+                    progress=self.progress,
+                    stats=stats,
+                    deliver=lambda speech: self.deliver(tts, speech),
+                    file=self.file,
+                    watch=(lambda utterance: None) if dumps is None else dumps.of,
+                    stopping=lambda: stopping.requested,
+                )
+                with closing(speeches):
+                    for _ in speeches:
+                        self.progress.finished(totals)
+                totals.interrupted = stopping.requested
+            except KeyboardInterrupt:
+                totals.interrupted = True
+            except (OSError, DeviceLost) as error:
+                totals.stopped = _why(error)
+            try:
+                self.close_shard()
+            except OSError as error:
+                totals.stopped = _why(error)
+        totals.interrupted &= self.left() > 0
+
     def left(self) -> int:
         """Utterances that no run has settled."""
         totals = self.totals
         return totals.utterances - totals.written - totals.failed - totals.kept - totals.failed_before
 
-    def deliver(self, speech: Speech) -> None:
+    def deliver(self, tts: TTS, speech: Speech) -> None:
         """Writes all of an utterance, and then its line; in shards, once that is whole."""
         utterance, key = self._under_way.pop(speech.id)
         files: dict[str, bytes] = {}
         if self.shards is None:
-            line = _write(speech, self.output, self.tts.sample_rate, self.file)
+            line = _write(speech, self.output, tts.sample_rate, self.file)
         else:
             line = _line(speech, speech.error)
             files = {} if speech.error else members(speech, utterance, self.output.audio)
         if self.output.dumps is not None:
-            line |= _write_dump(speech, self.output.dumps, self.tts, line["error"])
+            line |= _write_dump(speech, self.output.dumps, tts, line["error"])
         line |= {"key": key}
         with self._recording:
             for safe in [line] if self.shards is None else self.shards.add(line, files):
@@ -431,8 +461,8 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _summary(job: _Job, started: datetime, max_positions: int, state: str) -> dict[str, Any]:
-    tts, totals = job.tts, job.totals
+def _summary(job: _Job, started: datetime, state: str) -> dict[str, Any]:
+    totals = job.totals
     factor = totals.real_time_factor
     return {
         "state": state,  # running, stopped with lines left, or finished
@@ -449,9 +479,15 @@ def _summary(job: _Job, started: datetime, max_positions: int, state: str) -> di
         "wall_seconds": round(totals.wall_seconds, 3),
         "real_time_factor": None if factor is None else round(factor, 4),
         "started": started.isoformat(timespec="seconds"),
-        "model_digest": tts.checkpoint.digest,
-        "device": str(tts.device),
-        "dtype": dtype_name(tts.dtype),
+    }
+
+
+def _made_with(checkpoint: Checkpoint, tts: TTS | None, max_positions: int | None) -> dict[str, Any]:
+    """What summary.json says of model and machine; tts: None where there was nothing to do."""
+    return {
+        "model_digest": checkpoint.digest,
+        "device": None if tts is None else str(tts.device),
+        "dtype": None if tts is None else dtype_name(tts.dtype),
         "max_positions": max_positions,
         "versions": {
             "python": platform.python_version(),

@@ -1001,3 +1001,16 @@ def test_bad_lines_can_be_left_out(run, manifest, recording, tmp_path, checkpoin
     assert len(lines_of(tmp_path / "o")) == 9
     only_bad = manifest({"text": ""}, name="bad.jsonl")
     assert run("synth", only_bad, "--out", tmp_path / "p", "--keep-going")[0] == 2
+
+
+def test_nothing_to_do_loads_no_model(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
+    from omnitts import tts
+
+    path, out = manifest({"id": "a", "text": "Hi."}, {"id": "b", "text": "Ho."}), tmp_path / "out"
+    command = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
+    assert run(*command)[0] == 0
+    monkeypatch.setattr(tts, "load_checkpoint", None)
+    code, _, said = run(*command)
+    assert code == 0 and "0 of 2 written" in said and "2 were there" in said
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["state"], summary["kept"], summary["device"]) == ("finished", 2, None)

@@ -115,7 +115,8 @@ def _run(
     lines = read_manifest(manifest, recipe=recipe, limit=limit)
     read = time.perf_counter()
     totals = run_job(
-        tts,
+        tts.checkpoint,
+        lambda: tts,
         lines.utterances,
         output,
         asked={"manifest": lines.name, "recipe": recipe.name},

@@ -169,7 +169,7 @@ def job_of(tts, folder, records, **options) -> tuple[job.Totals, dict[str, dict]
     for name in ("wavs", "dumps"):
         (folder / name).mkdir(exist_ok=True)
     totals = job.run_job(
-        tts, utterances, job.Output(folder / "wavs", dumps=dumps), asked={"manifest": "lines"},
+        tts.checkpoint, lambda: tts, utterances, job.Output(folder / "wavs", dumps=dumps), asked={"manifest": "lines"},
         max_positions=1024, progress=job.reporter(len(utterances), quiet=True),
     )  # fmt: skip
     lines = map(json.loads, (folder / "wavs" / job.RESULTS).read_text(encoding="utf-8").splitlines())

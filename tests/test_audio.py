@@ -56,7 +56,7 @@ def bad_files(folder):
         "folder": (folder / "folder.wav", "a folder, not an audio file"),
         "not audio": (folder / "text.wav", "cannot read as audio"),
         "headerless": (folder / "headerless.raw", "cannot read as audio"),
-        "zero bytes": (folder / "nothing.wav", "cannot read as audio"),
+        "zero bytes": (folder / "nothing.wav", "an empty file, of 0 bytes"),
         "no samples": (folder / "no-samples.wav", "without samples"),
         "not finite": (folder / "nan.wav", "not finite"),
         "damaged": (

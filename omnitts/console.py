@@ -12,7 +12,7 @@ from types import FrameType
 
 _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.2  # seconds in which a second signal counts as the first one's echo; nobody presses keys that fast
-_AGAIN = 0.01  # seconds after which a signal that was lost is sent again
+_AGAIN = 0.02  # seconds after which a signal that came at a bad time is sent again
 
 
 class _Lossy(io.TextIOWrapper):
@@ -61,15 +61,19 @@ def stop_on_signals() -> None:
     Whoever stops a job often signals twice (the terminal and its shell, a scheduler and its wrapper), and the second
     one shall not break off what the first one started to put in order. What is ignored, as under nohup, stays so.
 
-    Where Python cannot raise it, in a callback of the garbage collector or of an import's lock, it would only print
-    that it was ignored: the signal is then sent once more.
+    Libraries' C++ code may abort the process when an import is interrupted, so that is waited for. Where Python cannot
+    raise it, in a callback of the garbage collector, it would only print that it was ignored: the signal is then sent
+    once more.
     """
     last, came = -_PATIENCE, 0
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         nonlocal last, came
         now = time.monotonic()
         if now - last >= _PATIENCE:
+            if _imports(frame):
+                _send_again(number)
+                return
             last, came = now, number
             raise KeyboardInterrupt
 
@@ -81,12 +85,24 @@ def stop_on_signals() -> None:
             tell(unraisable)
             return
         last = -_PATIENCE
-        threading.Timer(_AGAIN, signal.raise_signal, [came]).start()
+        _send_again(came)
 
     sys.unraisablehook = try_again
     for number in _STOPS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _send_again(number: int) -> None:
+    timer = threading.Timer(_AGAIN, signal.raise_signal, [number])
+    timer.daemon = True
+    timer.start()
 
 
 class Stopping:

@@ -62,6 +62,19 @@ def test_a_signal_where_nothing_can_be_raised_interrupts_soon_after():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_an_import_is_brought_to_its_end_first(tmp_path, monkeypatch):
+    lines = "import os, signal, time", "os.kill(os.getpid(), signal.SIGTERM)", "time.sleep(0.1)", "ended = True"
+    (tmp_path / "slow_to_import.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    console.stop_on_signals()
+    with pytest.raises(KeyboardInterrupt):
+        import slow_to_import
+
+        time.sleep(1)
+    assert slow_to_import.ended
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
 def test_what_is_ignored_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     console.stop_on_signals()

@@ -376,7 +376,6 @@ def synth(
     from omnitts.dump.options import check_dumps, read_dumps
     from omnitts.files import check_folder
     from omnitts.fleet import Load, launch
-    from omnitts.layout import Layout, read_layout
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.prepare import check_voices
     from omnitts.shards import check_shards
@@ -384,11 +383,7 @@ def synth(
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
     if dumps is not None:
         check_dumps(dumps, lines.utterances, lines.recipes)
-    if shard_size is not None and layout is not None:
-        raise InputError("of no use with --webdataset, whose shards lie side by side: leave it out", field="--layout")
-    if shard_size is not None and save_codes:
-        raise InputError("of no use with --webdataset, whose shards hold the codes: leave it out", field="--save-codes")
-    placed = Layout() if layout is None else read_layout(layout)
+    placed = _placed(layout, shard_size, save_codes)
     output = job.Output(Path(out), audio, save_codes, dumps, placed, shard_size, part)
     precision = run_recipe.precision if dtype == "auto" else dtype
     if engine == "local":
@@ -438,6 +433,17 @@ def synth(
     if totals.interrupted:
         return EXIT_INTERRUPTED
     return 0 if totals.all_well else EXIT_FAILED
+
+
+def _placed(layout: str | None, shard_size: int | None, save_codes: bool) -> Any:
+    """The Layout of single files. Raises InputError for options of theirs where shards are wanted."""
+    from omnitts.layout import Layout, read_layout
+
+    if shard_size is not None and layout is not None:
+        raise InputError("of no use with --webdataset, whose shards lie side by side: leave it out", field="--layout")
+    if shard_size is not None and save_codes:
+        raise InputError("of no use with --webdataset, whose shards hold the codes: leave it out", field="--save-codes")
+    return Layout() if layout is None else read_layout(layout)
 
 
 BUNDLED_NOTE = (

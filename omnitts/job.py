@@ -36,7 +36,7 @@ from omnitts.model.checkpoint import Checkpoint
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import DeviceLost, Progress
 from omnitts.recipe import digest
-from omnitts.results import RESULTS, SUMMARY, History, cut_to_whole_lines, line_key, part_name
+from omnitts.results import RESULTS, SUMMARY, History, cut_to_whole_lines, line_key, part_name, refuse_other_parts
 from omnitts.shards import ShardWriter, drop_unrecorded, members
 from omnitts.speech import Speech
 from omnitts.stats import Stats
@@ -167,6 +167,7 @@ def run_job(
     and put it into summary.json.
     """
     with open_alone(output.results, "--out") as results, ExitStack() as ending:
+        refuse_other_parts(output.folder, output.results)
         _make_ready(output, results, again)
         totals = Totals(_share(len(utterances), output) + _share(len(refused), output))
         shards = ending.enter_context(output.shards())
@@ -276,6 +277,9 @@ class _Job:
             key = blake2b(bad.error.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
             if self._is_settled(bad.id, key):
                 continue
+            if self.shards is None:
+                _remove(self.output.audio_path(bad.id))
+                _remove(self.output.codes_path(bad.id))
             line = {"id": bad.id, "status": "failed", "path": None, "seconds": 0.0, "frames": 0, "error": bad.error}
             _record(line | {"key": key}, self.results, self.totals)
 
@@ -551,7 +555,6 @@ class Log:
         self._goal = Goal(utterances)
         self._total = 0.0
         self._done = 0.0
-        self._factor = ""
         self._start = self._told = time.monotonic()
 
     def skipped(self) -> None:
@@ -569,11 +572,11 @@ class Log:
         if self._done:
             elapsed = time.monotonic() - self._start
             left = tqdm.format_interval(elapsed * (self._total - self._done) / self._done)
-            self._tell(f"{self._done:.0f} of {self._total:.0f} s of audio{self._factor}, {left} left")
+            factor = f"real-time factor {elapsed / self._done:.3f}"
+            self._tell(f"{self._done:.0f} of {self._total:.0f} s of audio, {factor}, {left} left")
 
     def finished(self, totals: Totals) -> None:
-        if totals.audio_seconds:
-            self._factor = f", real-time factor {(time.monotonic() - self._start) / totals.audio_seconds:.3f}"
+        pass
 
     def close(self) -> None:
         pass
@@ -618,7 +621,7 @@ class Bar:
     def finished(self, totals: Totals) -> None:
         """An utterance ended: shows the running real-time factor and the failures."""
         elapsed = time.monotonic() - self._start
-        shown = {"rtf": f"{elapsed / totals.audio_seconds:.3f}"} if totals.audio_seconds else {}
+        shown = {"rtf": f"{elapsed / self._bar.n:.3f}"} if self._bar.n else {}
         if totals.failed:
             shown["failed"] = str(totals.failed)
         self._bar.set_postfix(shown, refresh=False)

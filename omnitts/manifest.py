@@ -526,7 +526,7 @@ class _Checker:
         problems: dict[int, list[str]] = {}
         for problem in self.problems:
             problems.setdefault(problem.line, []).append(str(problem))
-        ids = {line: self.refused_ids.get(line, f"line-{line}") for line in problems}
+        ids = {line: self.refused_ids.get(line, f"line/{line}") for line in problems}  # a slash is in no id
         return [Refused(ids[line], line, "\n".join(messages)) for line, messages in problems.items()]
 
     def warnings(self) -> list[str]:

@@ -7,11 +7,14 @@ cuts off what there is of it. An id that was made again has several lines, and t
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+from omnitts.errors import InputError
+from omnitts.files import is_open_alone
 from omnitts.manifest import Utterance, name_hash
 from omnitts.recipe import digest
 
@@ -49,7 +52,8 @@ class History:
 
     def __init__(self, folder: Path):
         self.settled: dict[int, tuple[int, bool]] = {}  # -> (key, whether there is audio)
-        for path in results_files(folder):
+        # What was written last counts: a manifest may have been cut into another number of parts before.
+        for path in sorted(results_files(folder), key=lambda path: path.stat().st_mtime_ns):
             for line in read_results(path):
                 if isinstance(line.get("key"), str):
                     self.settled[name_hash(line["id"])] = int(line["key"], 16), line["status"] == "ok"
@@ -66,6 +70,21 @@ class History:
 def results_files(folder: Path) -> list[Path]:
     """The results of all runs into a folder: of the whole, or of parts (see `part_name`)."""
     return sorted(folder.glob("results*.jsonl"))
+
+
+def refuse_other_parts(folder: Path, own: Path) -> None:
+    """Raises InputError while a run over parts of another number, or over the whole, writes into the folder."""
+    for path in results_files(folder):
+        if _parts_of(path) != _parts_of(own) and is_open_alone(path):
+            message = (
+                f"another run, with another --shard, is writing into {folder}: wait for it, or choose another folder"
+            )
+            raise InputError(message, field="--out")
+
+
+def _parts_of(path: Path) -> str | None:
+    match = re.search(r"-of-(\d+)\.", path.name)
+    return match and match[1]
 
 
 def part_name(name: str, shard: tuple[int, int] | None) -> str:

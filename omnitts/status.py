@@ -119,6 +119,8 @@ def unbegun(parts: list[Part]) -> list[str]:
 def _state(part: Part) -> str:
     if part.running:
         return "running" if part.seconds_left is None else f"running, about {_span(part.seconds_left)} to go"
+    if not (part.written or part.failed):
+        return "not running, and no line was written"
     ago = _span(max(0.0, datetime.now(UTC).timestamp() - part.latest))
     if part.left == 0:
         return f"complete since {ago}" if not part.failed else f"all tried, the last one {ago} ago"

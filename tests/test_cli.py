@@ -715,7 +715,7 @@ FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a devic
 def test_a_full_output_is_one_line(command):
     with open("/dev/full", "w") as full:
         done = omnitts(*command, stdout=full)
-    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
 
 
 @FULL
@@ -993,12 +993,16 @@ def test_bad_lines_can_be_left_out(run, manifest, recording, tmp_path, checkpoin
     results = results_of(tmp_path / "o")
     assert code == 1 and "4 of 9 written" in said and "5 failed" in said
     failed = {name: line["error"] for name, line in results.items() if line["status"] == "failed"}
-    assert sorted(failed) == ["empty", "line-4", "line-5", "no-audio", "no-file"]
+    assert sorted(failed) == ["empty", "line/4", "line/5", "no-audio", "no-file"]
     for line, field in ((4, "malformed"), (5, "id"), (6, "ref_audio"), (7, "ref_audio"), (8, "text")):
         assert any(error.startswith(f"{path}:{line}: {field}") for error in failed.values())
     code, _, said = run(*common, "--keep-going")
     assert code == 1 and "0 of 9 written" in said and "5 had failed before" in said
     assert len(lines_of(tmp_path / "o")) == 9
+    path = manifest({"id": "good-1", "text": "..."}, {"id": "good-2", "text": "Hello."}, name=path.name)
+    code, _, said = run(*common, "--keep-going")
+    assert code == 1 and "0 of 2 written" in said and "1 were there" in said and "1 failed" in said
+    assert not (tmp_path / "o" / "good-1.wav").exists() and (tmp_path / "o" / "good-2.wav").exists()
     only_bad = manifest({"text": ""}, name="bad.jsonl")
     assert run("synth", only_bad, "--out", tmp_path / "p", "--keep-going")[0] == 2
 
@@ -1014,3 +1018,28 @@ def test_nothing_to_do_loads_no_model(run, manifest, tmp_path, checkpoint_dir, m
     assert code == 0 and "0 of 2 written" in said and "2 were there" in said
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert (summary["state"], summary["kept"], summary["device"]) == ("finished", 2, None)
+
+
+def test_parts_of_another_number_know_what_the_latest_run_made(run, manifest, tmp_path, checkpoint_dir):
+    path, out = manifest({"id": "a", "text": "Hi."}, {"id": "b", "text": "Ho."}), tmp_path / "out"
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir]
+    audio = []
+    for steps, part, written in ((2, "1/2", 1), (3, "1/1", 2), (2, "1/2", 1), (2, "1/2", 0)):
+        code, _, said = run(*common, "--set", f"num_step={steps}", "--shard", part)
+        assert code == 0 and f"{written} of " in said
+        audio.append((out / "a.wav").read_bytes())
+    assert audio[0] == audio[2] == audio[3] != audio[1]
+
+
+def test_parts_of_another_number_are_refused_meanwhile(run, manifest, tmp_path, checkpoint_dir):
+    from omnitts.files import open_alone
+
+    path, out = manifest({"id": "a", "text": "Hi."}, {"id": "b", "text": "Ho."}), tmp_path / "out"
+    out.mkdir()
+    common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
+    with open_alone(out / "results-2-of-2.jsonl", "--out"):
+        assert run(*common, "--shard", "1/2")[0] == 0
+        for options in ([], ["--shard", "1/3"]):
+            code, _, said = run(*common, *options)
+            assert code == 2 and "--out: another run, with another --shard, is writing into" in said
+    assert run(*common)[0] == 0

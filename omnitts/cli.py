@@ -49,8 +49,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except OSError as error:  # a full disk, a folder that went away, an output that nobody takes
-        what = InputError(error.strerror or str(error), file=error.filename or "standard output")
-        click.echo(f"error: {what}", err=True)
+        click.echo(f"error: {InputError(error.strerror or str(error), file=error.filename)}", err=True)
         close_stdout()
         return EXIT_FAILED
 

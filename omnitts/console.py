@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from omnitts.errors import naming
+
 _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.2  # seconds in which a second signal counts as the first one's echo; nobody presses keys that fast
 _AGAIN = 0.02  # seconds after which a signal that came at a bad time is sent again
@@ -25,6 +27,18 @@ class _Lossy(io.TextIOWrapper):
 
     def flush(self) -> None:
         with suppress(OSError):
+            super().flush()
+
+
+class _Named(io.TextIOWrapper):
+    """Standard output, whose errors name it as those of files name these."""
+
+    def write(self, text: str) -> int:
+        with naming("standard output"):
+            return super().write(text)
+
+    def flush(self) -> None:
+        with naming("standard output"):
             super().flush()
 
 
@@ -45,12 +59,13 @@ def prepare_streams() -> None:
         stderr = sys.stderr
         sys.stderr = _Lossy(stderr.buffer, stderr.encoding, "backslashreplace", line_buffering=True)
     if sys.stdout is not None and sys.stdout is sys.__stdout__:
-        sys.stdout.reconfigure(errors="backslashreplace")
+        stdout = sys.stdout
+        sys.stdout = _Named(stdout.buffer, stdout.encoding, "backslashreplace", line_buffering=stdout.line_buffering)
 
 
 def close_stdout() -> None:
     """Give up on stdout after an error: what it still holds would fail once more when Python shuts down."""
-    if sys.stdout is not None and sys.stdout is sys.__stdout__:
+    if isinstance(sys.stdout, _Named):
         with suppress(OSError):
             sys.stdout.close()
 

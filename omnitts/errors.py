@@ -1,5 +1,7 @@
 """The one exception for mistakes of the user's: bad manifests, recipes, options. How messages are worded."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 
 
@@ -43,3 +45,13 @@ def reason(error: Exception) -> str:
     if text and isinstance(error, InputError | RuntimeError):  # ours, and torch's
         return text
     return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+@contextmanager
+def naming(file: str | PathLike) -> Iterator[None]:
+    """An OSError of the block names this file, and no other."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(file), None
+        raise

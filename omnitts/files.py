@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO
 
-from omnitts.errors import InputError
+from omnitts.errors import InputError, naming
 
 try:
     import fcntl
@@ -136,11 +136,9 @@ def atomic_path(path: str | PathLike) -> Iterator[Path]:
     path = Path(path)
     temporary = temporary_path(path)
     try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        with naming(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):  # after a rename there is nothing left to remove
             temporary.unlink()

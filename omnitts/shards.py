@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from omnitts.encoding import AudioOptions, encode_audio
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, naming
 from omnitts.files import temporary_path
 from omnitts.manifest import Utterance
 from omnitts.recipe import digest
@@ -137,7 +137,7 @@ class ShardWriter:
         if line["status"] != "ok":
             self._safe.append(line | {"shard": None, "names": None})
             return self._pop()
-        with self._named():
+        with naming(self.folder / self._name):
             end = self._append(b"".join(_member(name, data) for name, data in files.items()))
         self._waiting.append(Waiting(line | {"path": None, "shard": self._name, "names": list(files)}, end))
         return self.close() if len(self._waiting) == self.size else self._pop()
@@ -145,7 +145,7 @@ class ShardWriter:
     def close(self) -> Iterator[dict[str, Any]]:
         """Ends the shard being written, whatever its size; returns its lines, and those that nobody has taken yet."""
         if self._waiting:
-            with self._named():
+            with naming(self.folder / self._name):
                 self._append(_END)
                 os.replace(self._part.name, self.folder / self._name)
             self._part.close()
@@ -153,15 +153,6 @@ class ShardWriter:
             self._number += 1
             self._part, self._waiting = None, []
         return self._pop()
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """An OSError in the block names the shard."""
-        try:
-            yield
-        except OSError as error:
-            error.filename, error.filename2 = str(self.folder / self._name), None
-            raise
 
     def _pop(self) -> Iterator[dict[str, Any]]:
         """One at a time, so that an interruption between two loses none."""

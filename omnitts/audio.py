@@ -99,9 +99,9 @@ def _open_audio(path: str | PathLike) -> "soundfile.SoundFile":
         raise InputError(f"no such file: {path}")
     if not os.path.isfile(path):
         raise InputError(f"not a regular file: {path}; copy the recording into one")
-    if not os.path.getsize(path):
-        raise InputError(f"an empty file, of 0 bytes: {path}; copy the recording anew")
     try:
+        if not os.path.getsize(path):
+            raise InputError(f"an empty file, of 0 bytes: {path}; copy the recording anew")
         open(path, "rb").close()  # libsndfile does not say why the system refuses a file
         with _muted():
             file = soundfile.SoundFile(path)

@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -28,7 +28,7 @@ from omnitts.dump import save
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
 from omnitts.encoding import AudioOptions, write_audio
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, naming
 from omnitts.files import atomic_path, open_alone, sweep
 from omnitts.layout import Layout
 from omnitts.manifest import Refused, Utterance
@@ -166,8 +166,7 @@ def run_job(
     the device. refused: bad lines of the manifest, to be recorded as failed. log_stats: also print where the time went,
     and put it into summary.json.
     """
-    with open_alone(output.results, "--out") as results, ExitStack() as ending:
-        refuse_other_parts(output.folder, output.results)
+    with _results_alone(output) as results, ExitStack() as ending:
         _make_ready(output, results, again)
         totals = Totals(_share(len(utterances), output) + _share(len(refused), output))
         shards = ending.enter_context(output.shards())
@@ -175,7 +174,7 @@ def run_job(
         job.refuse(refused)
         to_do = job.to_do(utterances)
         first = next(to_do, None)
-        tts = None if first is None else _loaded(load, output)
+        tts = None if first is None else load()
         if tts is not None:
             max_positions = max_positions or tts.positions_for(totals.utterances)
         started, stats = datetime.now(UTC), Stats()
@@ -205,14 +204,17 @@ def _make_ready(output: Output, results: IO[str], again: Again) -> None:
         drop_unrecorded(output.folder, output.results, output.part)
 
 
-def _loaded(load: Callable[[], TTS], output: Output) -> TTS:
-    """What fails here was refused, and leaves nothing in the folder."""
-    try:
-        return load()
-    except BaseException:
-        if not _holds_something(output.results):
-            _remove(output.results)
-        raise
+@contextmanager
+def _results_alone(output: Output) -> Iterator[IO[str]]:
+    """The results, to be appended to by this run only. One that is refused leaves none behind that are empty."""
+    with open_alone(output.results, "--out") as results:
+        try:
+            refuse_other_parts(output.folder, output.results)
+            yield results
+        except BaseException:
+            if not _holds_something(output.results):
+                _remove(output.results)
+            raise
 
 
 def _share(count: int, output: Output) -> int:
@@ -275,12 +277,12 @@ class _Job:
         number, parts = self.output.part or (1, 1)
         for bad in islice(refused, number - 1, None, parts):
             key = blake2b(bad.error.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
-            if self._is_settled(bad.id, key):
+            if self._is_settled(bad.name, key):
                 continue
-            if self.shards is None:
+            if self.shards is None and bad.id is not None:
                 _remove(self.output.audio_path(bad.id))
                 _remove(self.output.codes_path(bad.id))
-            line = {"id": bad.id, "status": "failed", "path": None, "seconds": 0.0, "frames": 0, "error": bad.error}
+            line = {"id": bad.name, "status": "failed", "path": None, "seconds": 0.0, "frames": 0, "error": bad.error}
             _record(line | {"key": key}, self.results, self.totals)
 
     def _has_its_dump(self, utterance: Utterance) -> bool:
@@ -422,14 +424,11 @@ def _write_dump(speech: Speech, dumps: Dumps, tts: TTS, error: str | None) -> di
 
 
 def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
-    try:
+    with naming(results.name):
         if not os.fstat(results.fileno()).st_nlink:  # deleted: what is written there nobody will read
             raise FileNotFoundError(errno.ENOENT, "it was deleted meanwhile")
         results.write(json.dumps(line, ensure_ascii=False) + "\n")
         results.flush()
-    except OSError as error:
-        error.filename = results.name
-        raise
     if line["status"] == "ok":
         totals.written += 1
         totals.audio_seconds += line["seconds"]

@@ -72,11 +72,16 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Refused:
-    """A line that gives no utterance: its id, or what stands for one, and all that is wrong with it."""
+    """A line that gives no utterance: its id, if it has one that is good, and all that is wrong with it."""
 
-    id: str
+    id: str | None
     line: int
     error: str
+
+    @property
+    def name(self) -> str:
+        """The id, or what stands for it: no id has a slash."""
+        return f"line/{self.line}" if self.id is None else self.id
 
 
 @dataclass(frozen=True)
@@ -526,8 +531,7 @@ class _Checker:
         problems: dict[int, list[str]] = {}
         for problem in self.problems:
             problems.setdefault(problem.line, []).append(str(problem))
-        ids = {line: self.refused_ids.get(line, f"line/{line}") for line in problems}  # a slash is in no id
-        return [Refused(ids[line], line, "\n".join(messages)) for line, messages in problems.items()]
+        return [Refused(self.refused_ids.get(line), line, "\n".join(found)) for line, found in problems.items()]
 
     def warnings(self) -> list[str]:
         messages = []

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -52,8 +52,7 @@ class History:
 
     def __init__(self, folder: Path):
         self.settled: dict[int, tuple[int, bool]] = {}  # -> (key, whether there is audio)
-        # What was written last counts: a manifest may have been cut into another number of parts before.
-        for path in sorted(results_files(folder), key=lambda path: path.stat().st_mtime_ns):
+        for path in by_age(results_files(folder)):
             for line in read_results(path):
                 if isinstance(line.get("key"), str):
                     self.settled[name_hash(line["id"])] = int(line["key"], 16), line["status"] == "ok"
@@ -72,19 +71,19 @@ def results_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("results*.jsonl"))
 
 
+def by_age(files: Iterable[Path]) -> list[Path]:
+    """Results, the latest written last, which counts where a manifest was once cut into another number of parts."""
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns)
+
+
 def refuse_other_parts(folder: Path, own: Path) -> None:
     """Raises InputError while a run over parts of another number, or over the whole, writes into the folder."""
     for path in results_files(folder):
-        if _parts_of(path) != _parts_of(own) and is_open_alone(path):
+        if number_of_parts(path) != number_of_parts(own) and is_open_alone(path):
             message = (
                 f"another run, with another --shard, is writing into {folder}: wait for it, or choose another folder"
             )
             raise InputError(message, field="--out")
-
-
-def _parts_of(path: Path) -> str | None:
-    match = re.search(r"-of-(\d+)\.", path.name)
-    return match and match[1]
 
 
 def part_name(name: str, shard: tuple[int, int] | None) -> str:
@@ -93,6 +92,18 @@ def part_name(name: str, shard: tuple[int, int] | None) -> str:
         return name
     path = Path(name)
     return f"{path.stem}-{shard[0]}-of-{shard[1]}{path.suffix}"
+
+
+def part_of(name: str) -> tuple[int, int] | None:
+    """The part that `part_name` put into a name."""
+    match = re.search(r"-(\d+)-of-(\d+)\.", name)
+    return match and (int(match[1]), int(match[2]))
+
+
+def number_of_parts(path: Path) -> int | None:
+    """How many parts the manifest was cut into; None for a run over the whole."""
+    part = part_of(path.name)
+    return part and part[1]
 
 
 def read_results(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,15 @@
 """How far a job is, from what its runs have written into their folder."""
 
 import json
-import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from omnitts.errors import InputError, counted
 from omnitts.files import is_open_alone
-from omnitts.results import RESULTS, SUMMARY, read_results, results_files
+from omnitts.results import RESULTS, SUMMARY, by_age, part_of, read_results, results_files
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,22 @@ def read_parts(folder: Path) -> list[Part]:
     if not files:
         raise InputError(f"no {RESULTS} in {folder}: give the --out folder of `omnitts synth`")
     try:
-        return [_read_part(path) for path in files]
+        lines = {path: _latest_lines(path) for path in files}
+        latest = {name: path for path in by_age(files) for name in lines[path]}
+        own = {path: [line for name, line in found.items() if latest[name] == path] for path, found in lines.items()}
+        return [_read_part(path, own[path]) for path in files]
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=error.filename) from None
 
 
-def _read_part(path: Path) -> Part:
-    lines = {line["id"]: (line["status"] == "ok", line.get("seconds", 0.0)) for line in read_results(path)}
-    written = sum(ok for ok, _ in lines.values())
+def _latest_lines(path: Path) -> dict[str, tuple[bool, float]]:
+    """Of each id, whether it was written, and its seconds."""
+    return {line["id"]: (line["status"] == "ok", line.get("seconds", 0.0)) for line in read_results(path)}
+
+
+def _read_part(path: Path, lines: Sequence[tuple[bool, float]]) -> Part:
+    """lines: those of ids that no other part wrote after it."""
+    written = sum(ok for ok, _ in lines)
     summary = _read_summary(
         path.with_name(path.name.replace(Path(RESULTS).stem, Path(SUMMARY).stem, 1)).with_suffix(".json")
     )
@@ -68,7 +75,7 @@ def _read_part(path: Path) -> Part:
         None if summary is None else summary["utterances"],
         written,
         len(lines) - written,
-        sum(seconds for ok, seconds in lines.values() if ok),
+        sum(seconds for ok, seconds in lines if ok),
         left,
         path.stat().st_mtime,
     )
@@ -106,8 +113,9 @@ def describe(parts: list[Part]) -> Iterator[str]:
 
 def unbegun(parts: list[Part]) -> list[str]:
     """Parts of a manifest that no run has begun, where there are others of as many: "3 of 8"."""
-    matches = [match for part in parts if (match := re.search(r"-(\d+)-of-(\d+)\.", part.name))]
-    begun = {(int(match[1]), int(match[2])) for match in matches}
+    if any(part.finished and part_of(part.name) is None for part in parts):
+        return []  # a run over the whole has seen to them
+    begun = {found for part in parts if (found := part_of(part.name))}
     return [
         f"{number} of {count}"
         for count in sorted({count for _, count in begun})
@@ -119,11 +127,11 @@ def unbegun(parts: list[Part]) -> list[str]:
 def _state(part: Part) -> str:
     if part.running:
         return "running" if part.seconds_left is None else f"running, about {_span(part.seconds_left)} to go"
-    if not (part.written or part.failed):
-        return "not running, and no line was written"
     ago = _span(max(0.0, datetime.now(UTC).timestamp() - part.latest))
     if part.left == 0:
         return f"complete since {ago}" if not part.failed else f"all tried, the last one {ago} ago"
+    if not (part.written or part.failed):
+        return "not running, and no line was written"
     return f"not running, the last line was written {ago} ago"
 
 

@@ -999,9 +999,12 @@ def test_bad_lines_can_be_left_out(run, manifest, recording, tmp_path, checkpoin
     code, _, said = run(*common, "--keep-going")
     assert code == 1 and "0 of 9 written" in said and "5 had failed before" in said
     assert len(lines_of(tmp_path / "o")) == 9
-    path = manifest({"id": "good-1", "text": "..."}, {"id": "good-2", "text": "Hello."}, name=path.name)
+    (tmp_path / "o" / "line").mkdir()
+    (tmp_path / "o" / "line" / "3.wav").write_bytes(b"somebody's own")
+    path = manifest({"id": "good-1", "text": "..."}, {"id": "good-2", "text": "Hello."}, "no JSON", name=path.name)
     code, _, said = run(*common, "--keep-going")
-    assert code == 1 and "0 of 2 written" in said and "1 were there" in said and "1 failed" in said
+    assert code == 1 and "0 of 3 written" in said and "1 were there" in said and "2 failed" in said
+    assert (tmp_path / "o" / "line" / "3.wav").exists()
     assert not (tmp_path / "o" / "good-1.wav").exists() and (tmp_path / "o" / "good-2.wav").exists()
     only_bad = manifest({"text": ""}, name="bad.jsonl")
     assert run("synth", only_bad, "--out", tmp_path / "p", "--keep-going")[0] == 2
@@ -1029,6 +1032,16 @@ def test_parts_of_another_number_know_what_the_latest_run_made(run, manifest, tm
         assert code == 0 and f"{written} of " in said
         audio.append((out / "a.wav").read_bytes())
     assert audio[0] == audio[2] == audio[3] != audio[1]
+    code, said, _ = run("status", out)
+    assert "2 parts: 2 written, 0 failed" in said and "not begun: part 2 of 2" in said and code == 1
+    assert run(*common, "--set", "num_step=2")[0] == 0
+    code, said, _ = run("status", out)
+    assert "3 parts: 2 written, 0 failed, 0 left" in said and code == 0
+    for part in out.glob("results-*"):
+        part.unlink()
+    assert run(*common, "--set", "num_step=2", "--overwrite")[0] == 0
+    assert run(*common, "--set", "num_step=2", "--shard", "1/1")[0] == 0
+    assert "results-1-of-1.jsonl: 0 of 2 written, 0.0 s of audio; complete since" in run("status", out)[1]
 
 
 def test_parts_of_another_number_are_refused_meanwhile(run, manifest, tmp_path, checkpoint_dir):
@@ -1042,4 +1055,15 @@ def test_parts_of_another_number_are_refused_meanwhile(run, manifest, tmp_path, 
         for options in ([], ["--shard", "1/3"]):
             code, _, said = run(*common, *options)
             assert code == 2 and "--out: another run, with another --shard, is writing into" in said
+        assert sorted(each.name for each in out.glob("results*")) == ["results-1-of-2.jsonl", "results-2-of-2.jsonl"]
     assert run(*common)[0] == 0
+
+
+def test_only_what_stdout_refuses_is_said_of_it(run, monkeypatch):
+    from omnitts.model import language
+
+    def refused(_search):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(language, "languages", refused)
+    assert run("languages") == (1, "", "error: Input/output error\n")

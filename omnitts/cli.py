@@ -189,14 +189,16 @@ positions_option = click.option(
 )
 
 
+format_option = click.option(
+    "--format",
+    type=click.Choice(["wav", "flac", "ogg", "opus", "mp3"]),
+    default="wav",
+    show_default=True,
+    help="Audio format, mono; ogg is Vorbis, opus is Opus in an Ogg file.",
+)
+
 output_options = _options(
-    click.option(
-        "--format",
-        type=click.Choice(["wav", "flac", "ogg", "opus", "mp3"]),
-        default="wav",
-        show_default=True,
-        help="Audio format, mono; ogg is Vorbis, opus is Opus in an Ogg file.",
-    ),
+    format_option,
     click.option(
         "--sample-rate",
         type=Whole(min=8_000, max=48_000),
@@ -216,20 +218,53 @@ output_options = _options(
         metavar="0..1",
         help="Of ogg, opus and mp3: 1 is the best, and the largest.  [default: the encoder's own]",
     ),
+)
+
+replace_option = click.option(
+    "--replace-files",
+    is_flag=True,
+    help="Also replace files that omnitts did not write, or wrote for another manifest. What a command reads it never "
+    "replaces.",
+)
+
+layout_option = click.option(
+    "--layout",
+    metavar="flat|nested:N",
+    help="nested:2 spreads the files over DIR/ab/cd/, two hex digits a level, by a hash of the id: for so many "
+    "lines that one folder would be slow.  [default: flat]",
+)
+
+shards_option = click.option(
+    "--webdataset",
+    "shard_size",
+    type=Whole(min=1),
+    metavar="SIZE",
+    help="Write tar shards of SIZE utterances, DIR/000000.tar and so on, in place of single files: ID.wav, ID.json "
+    "and ID.codes.npy of each.",
+)
+
+codes_option = click.option(
+    "--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16."
+)
+
+part_option = click.option(
+    "--shard",
+    "part",
+    metavar="I/N",
+    callback=_shard,
+    help="Voice one of N parts of the manifest: every N-th line from the I-th. For job arrays, which may share DIR.",
+)
+
+place_options = _options(
     click.option(
-        "--layout",
-        metavar="flat|nested:N",
-        help="nested:2 spreads the files over DIR/ab/cd/, two hex digits a level, by a hash of the id: for so many "
-        "lines that one folder would be slow.  [default: flat]",
+        "--out", metavar="DIR", callback=_not_blank, help="Also look whether `synth` into this folder is all right."
     ),
-    click.option(
-        "--webdataset",
-        "shard_size",
-        type=Whole(min=1),
-        metavar="SIZE",
-        help="Write tar shards of SIZE utterances, DIR/000000.tar and so on, in place of single files: ID.wav, ID.json "
-        "and ID.codes.npy of each.",
-    ),
+    format_option,
+    layout_option,
+    shards_option,
+    codes_option,
+    part_option,
+    replace_option,
 )
 
 
@@ -240,11 +275,13 @@ output_options = _options(
 @device_option
 @dtype_option
 @output_options
+@layout_option
+@shards_option
 @positions_option
 @click.option(
     "--no-cuda-graphs", is_flag=True, help="On a GPU, launch kernels one by one: slower, with nothing to capture first."
 )
-@click.option("--save-codes", is_flag=True, help="Also write DIR/ID.codes.npy, the codes [8, frames] as int16.")
+@codes_option
 @click.option(
     "--resume/--overwrite",
     "resume",
@@ -259,13 +296,8 @@ output_options = _options(
     help="Voice the good lines of a manifest that has bad ones. These are recorded as failed; the exit code is 1.",
 )
 @click.option("--retry-failed", is_flag=True, help="Also make again the lines that failed in an earlier run.")
-@click.option(
-    "--shard",
-    "part",
-    metavar="I/N",
-    callback=_shard,
-    help="Voice one of N parts of the manifest: every N-th line from the I-th. For job arrays, which may share DIR.",
-)
+@replace_option
+@part_option
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
@@ -331,6 +363,7 @@ def synth(
     resume: bool,
     keep_going: bool,
     retry_failed: bool,
+    replace_files: bool,
     part: tuple[int, int] | None,
     engine: str,
     workers: int | None,
@@ -376,15 +409,17 @@ def synth(
     from omnitts.dump.options import check_dumps, read_dumps
     from omnitts.files import check_folder
     from omnitts.fleet import Load, launch
+    from omnitts.losses import source_of
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
+    from omnitts.output import Output
     from omnitts.prepare import check_voices
-    from omnitts.shards import check_shards
+    from omnitts.progress import reporter
 
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
     if dumps is not None:
         check_dumps(dumps, lines.utterances, lines.recipes)
     placed = _placed(layout, shard_size, save_codes)
-    output = job.Output(Path(out), audio, save_codes, dumps, placed, shard_size, part)
+    output = Output(Path(out), audio, save_codes, dumps, placed, shard_size, part, replace_files)
     precision = run_recipe.precision if dtype == "auto" else dtype
     if engine == "local":
         if workers is not None or ray_address is not None:
@@ -393,9 +428,7 @@ def synth(
         exact = tts.resolve_dtype(precision, on)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
-    if shard_size is not None:
-        goes_on = resume and output.results.exists()
-        check_shards(output.folder, lines.utterances, file=lines.name, goes_on=goes_on, part=part)
+    _check_output(output, lines, recipe, voice)
     # After what may be refused, which leaves no folder behind, and before the tensors, which take a while.
     check_folder(output.folder, "--out", (output.results.name, output.summary.name))
     if dumps is not None:
@@ -418,10 +451,11 @@ def synth(
             output,
             asked={
                 **{"manifest": lines.name, "recipe": recipe, "settings": settings, "voice": voice},
-                "model": DEFAULT_MODEL if model is None else model,
+                **{"limit": limit, "model": DEFAULT_MODEL if model is None else model},
             },
             max_positions=max_positions,
-            progress=job.reporter(len(lines.utterances), quiet=quiet),
+            progress=reporter(len(lines.utterances), quiet=quiet),
+            source=source_of(lines, output.folder),
             again=job.Again(not resume, retry_failed),
             refused=lines.refused,
             log_stats=log_stats,
@@ -433,6 +467,17 @@ def synth(
     if totals.interrupted:
         return EXIT_INTERRUPTED
     return 0 if totals.all_well else EXIT_FAILED
+
+
+def _check_output(output: Any, lines: Any, recipe: str, voice: str | None) -> None:
+    """Raises InputError where ids do not fit into shards, or a file would be lost that the run did not write."""
+    from omnitts.losses import inputs_of, refuse_losses
+    from omnitts.recipe import recipe_file
+    from omnitts.shards import check_shard_ids
+
+    if output.shard_size is not None:
+        check_shard_ids(lines.utterances, file=lines.name)
+    refuse_losses(output, lines, inputs_of(lines, (recipe_file(recipe), "the recipe"), (voice, "the voice")))
 
 
 def _placed(layout: str | None, shard_size: int | None, save_codes: bool) -> Any:
@@ -450,6 +495,30 @@ BUNDLED_NOTE = (
     "note: using the bundled checkpoint, mini: a small model of English in two synthetic voices; "
     "for the full one, of all voices and languages: --model k2-fsa/OmniVoice"
 )
+
+
+def _check_place(
+    lines: Any,
+    recipe: str,
+    voice: str | None,
+    *,
+    out: str | None,
+    format: str,
+    layout: str | None,
+    shard_size: int | None,
+    save_codes: bool,
+    part: tuple[int, int] | None,
+    replace_files: bool,
+) -> None:
+    """For `check` and `plan`: raises InputError where `synth` would refuse the folder. Without one, all is right."""
+    if out is None:
+        return
+    from omnitts.encoding import AudioOptions
+    from omnitts.output import Output
+
+    placed = _placed(layout, shard_size, save_codes)
+    output = Output(Path(out), AudioOptions(format), save_codes, None, placed, shard_size, part, replace_files)
+    _check_output(output, lines, recipe, voice)
 
 
 def _closing_line(totals: Any, output: Any) -> str:
@@ -501,7 +570,15 @@ def _reading(manifest: str, recipe: str, settings: tuple[str, ...], voice: str |
 
 @cli.command()
 @manifest_options
-def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> None:
+@place_options
+def check(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    **place: Any,
+) -> None:
     """Validate MANIFEST, its recipes and its references, without loading a model.
 
     Of a recording, the header and the samples up to the first sound are read: it must be audio, at least 0.04 s
@@ -509,10 +586,14 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     to their end: damage further on, a voice made with another codec, and a text too long to be made in one piece at
     the pace of its recording.
 
+    With --out, also that the run would cost nobody a file: what it reads, what omnitts did not write, and what it wrote
+    for another manifest is never replaced.
+
     All errors are counted and the first 20 told, each with file, line and field. Exit code 0 if there are none,
     else 2.
     """
     _, lines = _read(manifest, recipe, settings, voice, limit)
+    _check_place(lines, recipe, voice, **place)
     references = len(lines.recordings) + len(lines.voices)
     recipes = {recipe.name for recipe in lines.recipes}
     click.echo(
@@ -526,6 +607,7 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
 @manifest_options
 @model_option
 @positions_option
+@place_options
 def plan(
     manifest: str,
     recipe: str,
@@ -534,18 +616,21 @@ def plan(
     limit: int | None,
     model: str | None,
     max_positions: int | None,
+    **place: Any,
 ) -> int:
     """Print the batches that `synth` would run for MANIFEST, without loading a model.
 
     A clip is an utterance, or one of the chunks that a long one is made in; frames are what is to be made, 25 a
     second. Positions are what a batch's packed row holds: prompt, reference and target of each clip, and the
-    target once more where it is guided. Nothing is padded. Only the tokenizer of the checkpoint is read.
+    target once more where it is guided. Nothing is padded. Only the tokenizer of the checkpoint is read. With --out it
+    also looks, as `check` does, whether the run would cost nobody a file.
 
     Exit codes: 0, nothing stands against it; 1, some utterances would fail, each of them named; 2, the input was
     refused.
     """
     _, reading = _reading(manifest, recipe, settings, voice, limit)
 
+    from omnitts.manifest import Lines
     from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
     from omnitts.packing import DEFAULT_MAX_POSITIONS
     from omnitts.plan import Unusable, describe, plan_job
@@ -557,9 +642,10 @@ def plan(
 
         max_positions = DEFAULT_MAX_POSITIONS[resolve_device("auto").type]
     plans = list(plan_job(load_tokenizer(checkpoint), reading, max_positions))
-    lines = reading.manifest(())
+    lines = reading.manifest(Lines(reading))
     _say_first("warning", lines.warnings)
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
+    _check_place(lines, recipe, voice, **place)
     for line in describe(plans, lines.name):
         click.echo(line)
     return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
@@ -567,17 +653,21 @@ def plan(
 
 @cli.command()
 @click.argument("folder", metavar="DIR")
-def status(folder: str) -> int:
+@click.option("--verify", is_flag=True, help="Read all files, and compare their digests with those in results.jsonl.")
+def status(folder: str, verify: bool) -> int:
     """Say how far the job in DIR is, the --out folder of a `synth` that runs, was ended, or is done.
 
-    Exit codes: 0, all of it is written; 1, lines are left or have failed; 2, there is no job in DIR.
+    It looks whether each file is there, as long as it was written, and whether the manifest has more lines by now.
+
+    Exit codes: 0, all of it is written and there; 1, lines are left, have failed, or their files are not as they were;
+    2, there is no job in DIR.
     """
     from omnitts.status import describe, read_parts, unbegun
 
-    parts = read_parts(Path(folder))
+    parts = read_parts(Path(folder), verify=verify)
     for line in describe(parts):
         click.echo(line)
-    complete = all(part.left == 0 and not part.failed for part in parts) and not unbegun(parts)
+    complete = all(part.complete and part.left == 0 for part in parts) and not unbegun(parts)
     return 0 if complete else EXIT_FAILED
 
 

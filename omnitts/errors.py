@@ -39,7 +39,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Why something failed, in one line; of what tells little by itself, the class too."""
     text = " ".join(str(error).split())
     if text and isinstance(error, InputError | RuntimeError):  # ours, and torch's

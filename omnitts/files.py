@@ -56,9 +56,9 @@ def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove what `atomic_path` left in a folder, and below, in processes of this machine that were killed."""
-    for path in folder.rglob(".*.tmp-*"):
-        host, _, process = path.name.rpartition(".tmp-")[2].partition("-")
-        if host == _host() and process.isdecimal() and not _is_running(int(process)):
+    for path in folder.rglob(f".*.tmp-{_host()}-*"):
+        process = path.name.rpartition("-")[2]
+        if process.isdecimal() and not _is_running(int(process)):
             path.unlink(missing_ok=True)
 
 
@@ -100,8 +100,7 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        message = f"another run is writing into {path.parent}: wait for it, or choose another folder"
-        raise InputError(message, field=option) from None
+        raise another_run(path.parent, option) from None
     except OSError:
         pass  # a file system without locks
     try:
@@ -109,6 +108,11 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
     finally:
         with suppress(OSError):
             file.close()
+
+
+def another_run(folder: Path, option: str) -> InputError:
+    """The error of a run into a folder that another one has."""
+    return InputError(f"another run is writing into {folder}: wait for it, or choose another folder", field=option)
 
 
 def is_open_alone(path: Path) -> bool:

@@ -1,53 +1,43 @@
 """A whole manifest: run the utterances, write audio as it comes, report on each and on all."""
 
 import errno
-import io
 import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-import numpy as np
 from tqdm import tqdm
 
 from omnitts import __version__
 from omnitts.audio import stderr_lock
+from omnitts.claims import Claims
 from omnitts.console import stop_gently
-from omnitts.dump import save
-from omnitts.dump.options import Dumps
-from omnitts.dump.record import dump_of
-from omnitts.encoding import AudioOptions, write_audio
-from omnitts.errors import InputError, counted, naming
+from omnitts.dump.format import is_dump
+from omnitts.errors import InputError, counted, naming, reason
 from omnitts.files import atomic_path, open_alone, sweep
-from omnitts.layout import Layout
+from omnitts.fingerprint import State
+from omnitts.ledger import Entry, Ledger, hash_of
 from omnitts.manifest import Refused, Utterance
 from omnitts.model.checkpoint import Checkpoint
-from omnitts.model.duration import FRAME_RATE
-from omnitts.pipeline import DeviceLost, Progress
-from omnitts.recipe import digest
-from omnitts.results import RESULTS, SUMMARY, History, cut_to_whole_lines, line_key, part_name, refuse_other_parts
-from omnitts.shards import ShardWriter, drop_unrecorded, members
+from omnitts.output import Output, line_of, write_dump, write_files
+from omnitts.pipeline import DeviceLost
+from omnitts.progress import Reporter
+from omnitts.results import content_key, cut_to_whole_lines, is_line, line_key, refuse_other_parts
+from omnitts.shards import ShardWriter, members, shard_paths
 from omnitts.speech import Speech
 from omnitts.stats import Stats
 from omnitts.tts import TTS, dtype_name
-
-LOG_SECONDS = 30
-
-# With these a file system takes no more files, or is not there: the lines to come would fare no better.
-_NO_PLACE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ENOENT", "ENODEV", "ENOTDIR")} | {
-    getattr(errno, "ESTALE", errno.EIO)
-}
 
 
 @dataclass(frozen=True)
@@ -56,64 +46,6 @@ class Again:
 
     overwrite: bool = False  # makes all of them again
     retry_failed: bool = False  # makes those again that failed
-
-
-@dataclass(frozen=True)
-class Output:
-    """Where and how results are written."""
-
-    folder: Path
-    audio: AudioOptions = AudioOptions()  # noqa: RUF009 (frozen)
-    save_codes: bool = False
-    dumps: Dumps | None = None
-    layout: Layout = Layout()  # noqa: RUF009 (frozen)
-    shard_size: int | None = None  # utterances in a tar shard; None: each has files of its own
-    part: tuple[int, int] | None = None  # (i, n): the i-th of n parts of the manifest, from 1
-
-    def audio_path(self, id: str) -> Path:
-        return self.folder / f"{self.layout.stem(id)}.{self.audio.format}"
-
-    def codes_path(self, id: str) -> Path:
-        return self.folder / f"{self.layout.stem(id)}.codes.npy"
-
-    def is_there(self, id: str) -> bool:
-        """Whether an utterance that was written still is; shards may have been taken elsewhere meanwhile."""
-        if self.shard_size is not None:
-            return True
-        return _holds_something(self.audio_path(id)) and (not self.save_codes or _holds_something(self.codes_path(id)))
-
-    def shards(self) -> AbstractContextManager[ShardWriter | None]:
-        """The writer of shards, if there are to be any."""
-        if self.shard_size is None:
-            return nullcontext()
-        return ShardWriter(self.folder, self.shard_size, part=self.part)
-
-    def facts(self) -> dict[str, Any]:
-        """What summary.json says of it."""
-        audio = {**asdict(self.audio), "subtype": self.audio.encoding}
-        layout = {"layout": str(self.layout)} if self.shard_size is None else {"webdataset": self.shard_size}
-        return {"format": self.audio.format, "audio": audio, **layout}
-
-    @property
-    def manner(self) -> str:
-        """How audio is written, for `results.line_key`."""
-        place = "" if self.shard_size is None else " in shards"
-        return f"{self.audio}{place}"
-
-    @property
-    def results(self) -> Path:
-        return self.folder / part_name(RESULTS, self.part)
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / part_name(SUMMARY, self.part)
-
-
-def _holds_something(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
 
 
 @dataclass
@@ -132,9 +64,15 @@ class Totals:
     stopped: str | None = None  # what made it impossible to go on
 
     @property
+    def left(self) -> int:
+        """Utterances that no run has settled."""
+        return self.utterances - self.written - self.failed - self.kept - self.failed_before
+
+    @property
     def all_well(self) -> bool:
         """Whether every utterance has its audio, and its dump where one was wanted."""
-        return not (self.failed or self.failed_before or self.dumps_failed or self.interrupted or self.stopped)
+        troubles = self.failed, self.failed_before, self.dumps_failed, self.interrupted, self.stopped, self.left
+        return not any(troubles)
 
     @property
     def real_time_factor(self) -> float | None:
@@ -150,7 +88,8 @@ def run_job(
     *,
     asked: Mapping[str, Any],
     max_positions: int | None,
-    progress: "Reporter",
+    progress: Reporter,
+    source: str | None = None,
     again: Again = Again(),
     refused: Sequence[Refused] = (),
     log_stats: bool = False,
@@ -159,18 +98,21 @@ def run_job(
 
     Each gets its audio file (and codes) and, as soon as that is there, a line in results.jsonl; summary.json tells of
     the run from its start, and repeats what was `asked` for. An utterance that fails is recorded and costs no other.
-    A first Ctrl-C ends the run after the batch at hand, a second one at once. Raises InputError when another run is
-    writing into the folder, and what `load` raises.
+    A first Ctrl-C ends the run after the batch at hand, a second one at once. However it ends, the totals and
+    summary.json count what was settled and what was not. Raises InputError when another run is writing into the folder,
+    and what `load` raises. `losses.refuse_losses` is to be called before.
 
     load: gives the checkpoint's model, and is called if there is something to do. max_positions: None for what suits
-    the device. refused: bad lines of the manifest, to be recorded as failed. log_stats: also print where the time went,
-    and put it into summary.json.
+    the device. source: the manifest as results.jsonl is to name it; None where it came through a pipe. refused: bad
+    lines of the manifest, to be recorded as failed. log_stats: also print where the time went, and put it into
+    summary.json.
     """
     with _results_alone(output) as results, ExitStack() as ending:
-        _make_ready(output, results, again)
-        totals = Totals(_share(len(utterances), output) + _share(len(refused), output))
-        shards = ending.enter_context(output.shards())
-        job = _Job(checkpoint, output, results, shards, asked["manifest"], again, progress, totals)
+        totals = Totals(output.part_of(len(utterances)) + output.part_of(len(refused)))
+        job = _Job(checkpoint, output, results, asked["manifest"], source, again, progress, totals)
+        job.make_ready()
+        ending.callback(job.claims.close)
+        job.shards = ending.enter_context(output.shards(job.claims, job.told_shards if again.overwrite else ()))
         job.refuse(refused)
         to_do = job.to_do(utterances)
         first = next(to_do, None)
@@ -184,51 +126,44 @@ def run_job(
         try:
             if tts is not None:
                 job.run(tts, chain([first], to_do), max_positions, stats)
+            job.end()
+        except KeyboardInterrupt:
+            totals.interrupted = True
+            raise
+        except BaseException as error:
+            totals.stopped = reason(error)
+            raise
         finally:
             progress.close()
             _warn(stats)
-        totals.wall_seconds = time.perf_counter() - clock
-        with suppress(OSError) if totals.stopped else nullcontext():
-            about |= _summary(job, started, "stopped" if job.left() > 0 else "finished")
-            _write_json(output.summary, about | _stats(stats, totals, log_stats))
+            totals.wall_seconds = time.perf_counter() - clock
+            with suppress(OSError) if totals.stopped or totals.interrupted else nullcontext():
+                about |= _summary(job, started, "stopped" if totals.stopped or totals.left else "finished")
+                _write_json(output.summary, about | _stats(stats, totals, log_stats))
     return totals
-
-
-def _make_ready(output: Output, results: IO[str], again: Again) -> None:
-    """Clears away what killed runs left, and with `overwrite` what any run has recorded."""
-    sweep(output.folder)
-    if again.overwrite:
-        results.truncate(0)
-    cut_to_whole_lines(results)
-    if output.shard_size is not None:
-        drop_unrecorded(output.folder, output.results, output.part)
 
 
 @contextmanager
 def _results_alone(output: Output) -> Iterator[IO[str]]:
-    """The results, to be appended to by this run only. One that is refused leaves none behind that are empty."""
+    """The results, to be appended to by this run only. One that is refused leaves none behind that it made."""
+    were_there = os.path.lexists(output.results)
     with open_alone(output.results, "--out") as results:
         try:
             refuse_other_parts(output.folder, output.results)
             yield results
         except BaseException:
-            if not _holds_something(output.results):
-                _remove(output.results)
+            with suppress(OSError):
+                if not were_there and not output.results.stat().st_size:
+                    output.results.unlink()
             raise
-
-
-def _share(count: int, output: Output) -> int:
-    """How many of so many utterances are in the output's part of a manifest."""
-    if output.part is None:
-        return count
-    number, parts = output.part
-    return len(range(number - 1, count, parts))
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
         name = f"cannot write {error.filename}: " if error.filename else ""
         return f"{name}{error.strerror or error}; put that right, and the same command goes on from here"
+    if isinstance(error, InputError):  # of the manifest, which is read while the run goes on
+        return f"{str(error).splitlines()[0]}; the same command goes on from here"
     return str(error)
 
 
@@ -243,33 +178,59 @@ def _stats(stats: Stats, totals: Totals, wanted: bool) -> dict[str, Any]:
 class _Job:
     """A run's place in its folder: what is left to do, and what becomes of it. `deliver` may be called by threads."""
 
+    shards: ShardWriter | None = None
+
     def __init__(
         self,
         checkpoint: Checkpoint,
         output: Output,
         results: IO[str],
-        shards: ShardWriter | None,
         file: str,
+        source: str | None,
         again: Again,
-        progress: "Reporter",
+        progress: Reporter,
         totals: Totals,
     ):
-        self.output, self.results, self.shards, self.file = output, results, shards, file
+        self.output, self.results, self.file, self.source = output, results, file, source
         self.again, self.progress, self.totals = again, progress, totals
-        self.history = History(output.folder) if not again.overwrite else None
+        self.ledger = Ledger(output.folder)
+        self.claims = Claims(output.folder, output.journal, self._is_own, replace_files=output.replace_files)
         self.made_by = f"{checkpoint.digest} {checkpoint.codec_digest} {output.manner}"
-        self._under_way: dict[str, tuple[Utterance, str]] = {}  # by id, with its key
+        self.told_shards: list[Path] = []
+        self._under_way: dict[str, Utterance] = {}  # by id
         self._recording = Lock()
+
+    def make_ready(self) -> None:
+        """Clears away what killed runs left, and shards that are damaged: their lines are made again."""
+        sweep(self.output.folder)
+        if self.output.results.stat().st_size and not _begins_as_results(self.output.results):
+            self.results.truncate(0)  # somebody's file, which may be replaced or this would not be reached
+        cut_to_whole_lines(self.results)
+        self.claims.clear_left_behind()
+        if self.output.shard_size is not None:
+            self.told_shards = [path for path in self._shards() if self.ledger.tells(path.name)]
+            for path in self.told_shards:
+                if self.ledger.state(path.name) is State.DAMAGED:
+                    path.unlink()
+
+    def _shards(self) -> list[Path]:
+        return shard_paths(self.output.folder, self.output.part)
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether omnitts wrote a file that is there."""
+        output = self.output
+        if self.ledger.tells(output.name_of(path)):
+            return True
+        return output.dumps is not None and path.parent == output.dumps.folder and is_dump(path)
 
     def to_do(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
         """Those of the output's part of the manifest that are not settled."""
         number, parts = self.output.part or (1, 1)
         for utterance in islice(utterances, number - 1, None, parts):
-            key = line_key(utterance, self.made_by)
-            if self._has_its_dump(utterance) and self._is_settled(utterance.id, key):
+            if self._has_its_dump(utterance) and self._is_settled(utterance.id, line_key(utterance, self.made_by)):
                 self.progress.skipped()
                 continue
-            self._under_way[utterance.id] = utterance, key
+            self._under_way[utterance.id] = utterance
             yield utterance
 
     def refuse(self, refused: Sequence[Refused]) -> None:
@@ -280,10 +241,10 @@ class _Job:
             if self._is_settled(bad.name, key):
                 continue
             if self.shards is None and bad.id is not None:
-                _remove(self.output.audio_path(bad.id))
-                _remove(self.output.codes_path(bad.id))
+                self.claims.remove(self.output.audio_path(bad.id))
+                self.claims.remove(self.output.codes_path(bad.id))
             line = {"id": bad.name, "status": "failed", "path": None, "seconds": 0.0, "frames": 0, "error": bad.error}
-            _record(line | {"key": key}, self.results, self.totals)
+            self._record(line | {"key": key, "manifest": self.source})
 
     def _has_its_dump(self, utterance: Utterance) -> bool:
         """Whether nothing more is to be dumped of it."""
@@ -291,14 +252,24 @@ class _Job:
         return dumps is None or dumps.of(utterance) is None or dumps.path(utterance.id).is_file()
 
     def _is_settled(self, name: str, key: str) -> bool:
-        written = None if self.history is None else self.history.ended(name, key)
-        if written and self.output.is_there(name):
+        entry = None if self.again.overwrite else self.ledger.entry(name)
+        if entry is None or entry.key != hash_of(key):
+            return False
+        if not entry.ok:
+            self.totals.failed_before += not self.again.retry_failed
+            return not self.again.retry_failed
+        if self._is_there(name, entry):
             self.totals.kept += 1
             return True
-        if written is False and not self.again.retry_failed:
-            self.totals.failed_before += 1
-            return True
         return False
+
+    def _is_there(self, name: str, entry: Entry) -> bool:
+        """Whether the files of an utterance are as they were written."""
+        output, ledger = self.output, self.ledger
+        if output.shard_size is not None:
+            return ledger.holds_shard(entry)
+        paths = [output.audio_path(name), *([output.codes_path(name)] if output.save_codes else [])]
+        return all(ledger.state(output.name_of(path)) is State.WHOLE for path in paths)
 
     def run(self, tts: TTS, utterances: Iterable[Utterance], max_positions: int, stats: Stats) -> None:
         """Makes those that `to_do` gave, unless it is interrupted, or cannot go on: the totals tell."""
@@ -321,39 +292,50 @@ class _Job:
                 totals.interrupted = stopping.requested
             except KeyboardInterrupt:
                 totals.interrupted = True
-            except (OSError, DeviceLost) as error:
+            except (OSError, DeviceLost, InputError) as error:
                 totals.stopped = _why(error)
             try:
                 self.close_shard()
             except OSError as error:
                 totals.stopped = _why(error)
-        totals.interrupted &= self.left() > 0
+        totals.interrupted &= totals.left > 0
 
-    def left(self) -> int:
-        """Utterances that no run has settled."""
+    def end(self) -> None:
+        """Looks whether every line was reached; of shards that were overwritten, removes what is left over."""
         totals = self.totals
-        return totals.utterances - totals.written - totals.failed - totals.kept - totals.failed_before
+        if totals.left and not totals.interrupted and not totals.stopped:
+            reached = f"{totals.utterances - totals.left:,} of {counted(totals.utterances, 'line')}"
+            totals.stopped = f"{self.file}: only {reached} were reached; the same command goes on from here"
+        if self.again.overwrite and self.told_shards and not totals.left:
+            now = Ledger(self.output.folder)
+            for path in self.told_shards:
+                if not now.in_use(path.name):
+                    self.claims.remove(path)
 
     def deliver(self, tts: TTS, speech: Speech) -> None:
         """Writes all of an utterance, and then its line; in shards, once that is whole."""
-        utterance, key = self._under_way.pop(speech.id)
+        utterance = self._under_way.pop(speech.id)
         files: dict[str, bytes] = {}
         if self.shards is None:
-            line = _write(speech, self.output, tts.sample_rate, self.file)
+            line = write_files(speech, self.output, self.claims, tts.sample_rate, self.file)
         else:
-            line = _line(speech, speech.error)
+            line = line_of(speech, speech.error)
             files = {} if speech.error else members(speech, utterance, self.output.audio)
         if self.output.dumps is not None:
-            line |= _write_dump(speech, self.output.dumps, tts, line["error"])
-        line |= {"key": key}
+            line = write_dump(speech, self.output, self.claims, tts, line)
+        line |= {"key": line_key(utterance, self.made_by), "content": content_key(utterance), "manifest": self.source}
         with self._recording:
             for safe in [line] if self.shards is None else self.shards.add(line, files):
-                _record(safe, self.results, self.totals)
+                self._record(safe)
 
     def close_shard(self) -> None:
         """Makes the shard at hand whole, however small it is."""
         for line in [] if self.shards is None else self.shards.close():
-            _record(line, self.results, self.totals)
+            self._record(line)
+
+    def _record(self, line: dict[str, Any]) -> None:
+        _record(line, self.results, self.totals)
+        self.claims.settle(line.get("files", ()))
 
 
 def _warn(stats: Stats) -> None:
@@ -363,64 +345,6 @@ def _warn(stats: Stats) -> None:
             f"made again; nothing is lost, but --max-positions {stats.max_positions} saves the time",
             file=sys.stderr,
         )
-
-
-def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[str, Any]:
-    """Writes the files of an utterance of the manifest `file`; returns its line for results.jsonl.
-
-    An earlier run's files of the same names do not outlive this line, be it a success or a failure.
-    """
-    path, codes = output.audio_path(speech.id), output.codes_path(speech.id)
-    error = speech.error
-    if error is None:
-        try:
-            if output.layout.levels:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            write_audio(path, speech.audio, sample_rate, output.audio)
-            if output.save_codes:
-                _write_codes(codes, speech.codes)
-        except OSError as failure:
-            _remove(path)
-            if failure.errno in _NO_PLACE:
-                raise
-            name, why = Path(failure.filename or path).name, failure.strerror or failure
-            message = f"cannot write {name}: {why}; put that right, and run this line again"
-            error = str(InputError(message, file=file, line=speech.line, field="id"))
-    if error is not None:
-        _remove(path)
-    if error is not None or not output.save_codes:
-        _remove(codes)
-    return _line(speech, error, path.relative_to(output.folder).as_posix())
-
-
-def _line(speech: Speech, error: str | None, path: str | None = None) -> dict[str, Any]:
-    """The line of an utterance in results.jsonl. error: why there is no audio; path: of the file, from the folder."""
-    written = error is None
-    return {
-        "id": speech.id,
-        "status": "ok" if written else "failed",
-        "path": path if written else None,
-        "seconds": round(speech.seconds, 3) if written else 0.0,
-        "frames": speech.frames if written else 0,
-        "seed": speech.seed,
-        "recipe": speech.recipe.name,
-        "recipe_digest": digest(speech.recipe),
-        "error": error,
-    }
-
-
-def _write_dump(speech: Speech, dumps: Dumps, tts: TTS, error: str | None) -> dict[str, str | None]:
-    """Writes the dump of a watched speech, whatever became of its audio; what its line in results.jsonl says of it."""
-    if speech.watched is None:
-        return {"dump": None}
-    path = dumps.path(speech.id)
-    try:
-        save(path, dump_of(replace(speech, error=error), tts, dumps.dtype))
-    except OSError as failure:
-        why = failure.strerror or failure
-        _remove(path)
-        return {"dump": None, "dump_error": f"cannot write {path}: {why}; the audio is not concerned"}
-    return {"dump": path.name}
 
 
 def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
@@ -445,13 +369,6 @@ def _tell(error: str) -> None:
         tqdm.write(f"error: {error}", file=sys.stderr)
 
 
-def _write_codes(path: Path, codes: np.ndarray) -> None:
-    buffer = io.BytesIO()  # np.save into a file does not say why a disk refuses
-    np.save(buffer, codes)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(buffer.getvalue())
-
-
 def _write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
     with atomic_path(path) as temporary:
@@ -459,9 +376,9 @@ def _write_json(path: Path, value: Any) -> None:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def _remove(path: Path) -> None:
-    with suppress(OSError):  # most often there is none
-        path.unlink()
+def _begins_as_results(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return is_line(file.readline())
 
 
 def _summary(job: _Job, started: datetime, state: str) -> dict[str, Any]:
@@ -473,7 +390,8 @@ def _summary(job: _Job, started: datetime, state: str) -> dict[str, Any]:
         "written": totals.written,
         "failed": totals.failed,
         "kept": totals.kept,
-        "settled_before": len(job.history or ()),
+        "settled_before": 0 if job.again.overwrite else len(job.ledger),
+        "lines_before": job.ledger.counts.get(job.output.results, 0),
         "failed_before": totals.failed_before,
         "dumps_failed": totals.dumps_failed,
         "interrupted": totals.interrupted,
@@ -498,132 +416,3 @@ def _made_with(checkpoint: Checkpoint, tts: TTS | None, max_positions: int | Non
             **{name: version(name) for name in ("torch", "transformers", "tokenizers", "soundfile")},
         },
     }
-
-
-class _SecondsBar(tqdm):
-    """tqdm counts in floats here; shows them with one decimal, and "?" until the total is known."""
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        values = super().format_dict
-        total = values["total"]
-        values.update(done=f"{values['n']:.1f}", all="?" if total is None else f"{total:.1f}")
-        return values
-
-
-class Reporter(Progress, Protocol):
-    """Shows a run's progress on stderr."""
-
-    def skipped(self) -> None:
-        """An utterance needs nothing to be done."""
-
-    def finished(self, totals: Totals) -> None:
-        """An utterance ended."""
-
-    def close(self) -> None: ...
-
-
-def reporter(utterances: int, *, quiet: bool) -> Reporter:
-    """A bar on a terminal; elsewhere, as in a log file, a line now and then; nothing when quiet."""
-    if quiet or sys.stderr.isatty():
-        return Bar(utterances, quiet=quiet)
-    return Log(utterances)
-
-
-class Goal:
-    """Seconds of audio to make: what comes after the planned windows is taken to be like what has been seen."""
-
-    def __init__(self, utterances: int):
-        self._utterances = utterances
-        self._planned_utterances = 0
-        self._planned_seconds = 0.0
-
-    def skipped(self) -> None:
-        self._utterances -= 1
-
-    def planned(self, utterances: int, frames: int) -> float:
-        self._planned_utterances += utterances
-        self._planned_seconds += frames / FRAME_RATE
-        return self._planned_seconds * self._utterances / self._planned_utterances
-
-
-class Log:
-    """Progress for a file: plain lines, LOG_SECONDS apart, and none in a short run."""
-
-    def __init__(self, utterances: int):
-        self._goal = Goal(utterances)
-        self._total = 0.0
-        self._done = 0.0
-        self._start = self._told = time.monotonic()
-
-    def skipped(self) -> None:
-        self._goal.skipped()
-
-    def prepared(self, utterances: int, of: int) -> None:
-        if utterances < of:
-            self._tell(f"references {utterances} of {of}")
-
-    def planned(self, utterances: int, frames: int) -> None:
-        self._total = self._goal.planned(utterances, frames)
-
-    def advanced(self, frames: float) -> None:
-        self._done = min(self._done + frames / FRAME_RATE, self._total)
-        if self._done:
-            elapsed = time.monotonic() - self._start
-            left = tqdm.format_interval(elapsed * (self._total - self._done) / self._done)
-            factor = f"real-time factor {elapsed / self._done:.3f}"
-            self._tell(f"{self._done:.0f} of {self._total:.0f} s of audio, {factor}, {left} left")
-
-    def finished(self, totals: Totals) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def _tell(self, message: str) -> None:
-        now = time.monotonic()
-        if now - self._told >= LOG_SECONDS:
-            self._told = now
-            with stderr_lock:
-                print(f"progress: {message}", file=sys.stderr, flush=True)
-
-
-class Bar:
-    """The progress bar: seconds of audio made, of those to make, with the running real-time factor."""
-
-    def __init__(self, utterances: int, *, quiet: bool):
-        self._goal = Goal(utterances)
-        self._bar = _SecondsBar(
-            disable=quiet,
-            dynamic_ncols=True,
-            bar_format="{l_bar}{bar}| {done}/{all} s of audio [{elapsed}<{remaining}{postfix}]",
-        )
-        self._start = time.monotonic()
-
-    def skipped(self) -> None:
-        self._goal.skipped()
-
-    def prepared(self, utterances: int, of: int) -> None:
-        """A reference was made ready, or there was none to make ready."""
-        self._bar.set_description("" if utterances == of else f"references {utterances}/{of}", refresh=False)
-        self._bar.update(0)
-
-    def planned(self, utterances: int, frames: int) -> None:
-        self._bar.total = self._goal.planned(utterances, frames)
-        self._bar.refresh()
-
-    def advanced(self, frames: float) -> None:
-        # Never past the end: the sum of many steps is off in its last digits, and a step may have to be done again.
-        left = self._bar.total - self._bar.n
-        self._bar.update(min(frames / FRAME_RATE, left))
-
-    def finished(self, totals: Totals) -> None:
-        """An utterance ended: shows the running real-time factor and the failures."""
-        elapsed = time.monotonic() - self._start
-        shown = {"rtf": f"{elapsed / self._bar.n:.3f}"} if self._bar.n else {}
-        if totals.failed:
-            shown["failed"] = str(totals.failed)
-        self._bar.set_postfix(shown, refresh=False)
-
-    def close(self) -> None:
-        self._bar.close()

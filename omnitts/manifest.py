@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import sys
 import tempfile
 import warnings
@@ -24,11 +25,12 @@ from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import near_languages, resolve_language
 from omnitts.model.text import has_words
-from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, shown, with_settings
+from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, recipe_file, shown, with_settings
 
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
 KEPT = 1 << 14  # utterances of a manifest that stay in memory
+_LINES_A_LOOK = 64  # between two looks at whether the file is still the same
 LONG_REFERENCE = 30.0  # seconds from which one is warned of
 _ODD_HASTE = 5  # times faster than usual
 _ODD_SLOWNESS = 3  # times slower: slow speech is up to 2.5 times, in any script
@@ -93,6 +95,8 @@ class Manifest:
     recordings: Collection[str]  # paths of its references
     voices: Mapping[str, int]  # path of a voice file -> the first line that has it
     refused: Sequence[Refused] = ()  # bad lines, if they were to be left out
+    source: str | None = None  # the file; None where it can be read once only, as standard input
+    recipe_files: Collection[str] = ()  # that its lines name
 
 
 class ManifestError(InputError):
@@ -168,7 +172,9 @@ class Reading:
         name, folder = ("stdin", "") if self.source == "-" else (self.source, os.path.dirname(self.source))
         run_voice = None if voice is None else os.fspath(voice)
         self.checker = _Checker(name, folder, recipe, settings or {}, run_voice)
-        self.copy: IO[bytes] | None = None  # of standard input
+        self.once = self.source == "-" or _is_stream(self.source)
+        self.copy: IO[bytes] | None = None  # of what can be read once only
+        self.version: tuple[int, ...] | None = None  # of the file
 
     @property
     def count(self) -> int:
@@ -177,23 +183,38 @@ class Reading:
 
     def __iter__(self) -> Iterator[Utterance]:
         with _open(self.source, self.checker) as stream:
-            if self.source == "-":
+            if self.once:
                 stream = self.copy = _Copied(stream)
+            else:
+                self.version = _version(stream)
             yield from self._read(stream)
 
     def again(self) -> Iterator[Utterance]:
         """The utterances once more, without looking again for all that could be wrong.
 
-        Raises ManifestError where the file is no longer what it was.
+        Raises ManifestError as soon as the file is seen to be no longer what it was.
         """
         checker = self.checker
         checker.problems, checker.first_time = [], False
         if self.copy is not None:
             self.copy.seek(0)
         with _open(self.source, checker) if self.copy is None else nullcontext(self.copy) as stream:
-            yield from self._read(stream)
+            for number, utterance in enumerate(self._read(stream)):
+                if number % _LINES_A_LOOK == 0:
+                    self._look(stream)
+                yield utterance
+            self._look(stream)
         if checker.problems and not self.keep_going:
-            raise checker.fatal("it is no longer what it was when the run began: leave it alone until the run ends")
+            raise self._changed()
+
+    def _look(self, stream: IO[bytes]) -> None:
+        """Raises ManifestError where the file changed, in its place or by another of its name."""
+        if self.copy is None and not (_version(stream) == self.version == _version(self.source)):
+            raise self._changed()
+
+    def _changed(self) -> ManifestError:
+        message = "was changed while it was in use: leave it alone until the run ends"
+        return ManifestError([InputError(message, file=self.checker.name)])
 
     def _read(self, stream: IO[bytes]) -> Iterator[Utterance]:
         checker, parse = self.checker, None
@@ -228,6 +249,8 @@ class Reading:
             checker.recordings,
             checker.voice_lines,
             checker.refused(),
+            None if self.once else self.source,
+            checker.recipe_files,
         )
 
 
@@ -285,6 +308,23 @@ def read_utterances(records: Iterable[Mapping[str, Any]], *, recipe: Recipe) -> 
     for message in checker.warnings():
         warnings.warn(message, stacklevel=3)  # the line that called the function that called this one
     return utterances
+
+
+def _is_stream(source: str) -> bool:
+    """Whether it is no file, but a pipe or the like: what was read from it is gone."""
+    try:
+        return not stat.S_ISREG(mode := os.stat(source).st_mode) and not stat.S_ISDIR(mode)
+    except (OSError, ValueError):  # told when it is opened
+        return False
+
+
+def _version(file: IO[bytes] | str) -> tuple[int, ...] | None:
+    """Another one when a file was written to, or another took its name; None when it is gone."""
+    try:
+        found = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _open(source: str, checker: "_Checker") -> AbstractContextManager[IO[bytes]]:
@@ -511,6 +551,7 @@ class _Checker:
         self.recordings: dict[str, float] = {}  # path -> seconds
         self.doubted: set[tuple[str, str]] = set()  # (path, transcript)
         self.recipes: dict[str | frozenset, Recipe | InputError] = {}
+        self.recipe_files: set[str] = set()
 
         if voice is not None and (message := self.file_problem("voice", voice)):
             self.problems.append(InputError(message, field="--voice"))
@@ -751,6 +792,8 @@ class _Checker:
         else:
             try:
                 recipe = load_recipe(given, folder=self.folder)
+                if (path := recipe_file(given, folder=self.folder)) is not None:
+                    self.recipe_files.add(path)
             except InputError as error:
                 raise InputError(str(error), field="recipe") from None
             if recipe.precision == "auto":  # has no wish of its own, so it goes along with the run

@@ -373,15 +373,26 @@ def load_recipe(name_or_file: str | os.PathLike[str], *, folder: str | os.PathLi
     if not isinstance(name_or_file, str | os.PathLike):
         raise InputError(f"wanted a recipe's name or file, got {shown(name_or_file)}", field="recipe")
     name = os.fspath(name_or_file)
-    known = sorted(path.stem for path in BUNDLED.glob("*.yaml"))
+    if (path := recipe_file(name, folder=folder)) is not None:
+        return _load_file(Path(path))
+    known = _bundled()
     if name in known:
         return _load_file(BUNDLED / f"{name}.yaml")
-    path = os.path.join(folder, name)
-    if name.endswith((".yaml", ".yml")) or os.path.exists(path):
-        return _load_file(Path(path))
     near = nearest(name, known)
     hint = f"did you mean {near}?" if near else "give a name, or a file that ends in .yaml."
     raise InputError(f"unknown recipe {shown(name)}: {hint} The named ones are {', '.join(known)}")
+
+
+def recipe_file(name: str, *, folder: str | os.PathLike[str] = "") -> str | None:
+    """The file that a name stands for in `load_recipe`; None for a bundled recipe, and for a name that is unknown."""
+    path = os.path.join(folder, name)
+    if name in _bundled() or not (name.endswith((".yaml", ".yml")) or os.path.exists(path)):
+        return None
+    return path
+
+
+def _bundled() -> list[str]:
+    return sorted(path.stem for path in BUNDLED.glob("*.yaml"))
 
 
 def named_recipes() -> dict[str, Recipe]:

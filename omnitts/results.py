@@ -4,7 +4,6 @@ A line is written after its audio is whole on disk, in one piece. If a run is ki
 cuts off what there is of it. An id that was made again has several lines, and the last one counts.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -15,12 +14,13 @@ from typing import IO, Any
 
 from omnitts.errors import InputError
 from omnitts.files import is_open_alone
-from omnitts.manifest import Utterance, name_hash
+from omnitts.fingerprint import digest_of, file_digest
+from omnitts.manifest import Utterance
 from omnitts.recipe import digest
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
-_SIZE = 8  # bytes of a hash
+_RESULTS = re.compile(r"results(-\d+-of-\d+)?\.jsonl")
 
 
 def line_key(utterance: Utterance, made_by: str) -> str:
@@ -28,47 +28,39 @@ def line_key(utterance: Utterance, made_by: str) -> str:
 
     made_by: the model's digest, and how audio is written. Of recordings and voice files it is the content that counts.
     """
-    content = [
+    return _digest([*_content(utterance), made_by])
+
+
+def content_key(utterance: Utterance) -> str:
+    """16 hex digits that stand for what a line of a manifest says, whatever model and audio options are used."""
+    return _digest(_content(utterance))
+
+
+def _content(utterance: Utterance) -> list[Any]:
+    return [
         *(utterance.text, utterance.language, utterance.instruct, utterance.ref_text),
         *(utterance.duration, utterance.speed, utterance.seed, digest(utterance.recipe)),
-        *(path and file_digest(path) for path in (utterance.ref_audio, utterance.voice)),
-        made_by,
+        *(path and reference_digest(path) for path in (utterance.ref_audio, utterance.voice)),
     ]
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=_SIZE).hexdigest()
+
+
+def _digest(content: list[Any]) -> str:
+    return digest_of(json.dumps(content).encode())
 
 
 @lru_cache(maxsize=1 << 16)
-def file_digest(path: str) -> str:
+def reference_digest(path: str) -> str:
     """Of a file's content; one that cannot be read has the digest of its path."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_SIZE)).hexdigest()
+        return file_digest(path)
     except OSError:
-        return hashlib.blake2b(os.fsencode(path), digest_size=_SIZE).hexdigest()
-
-
-class History:
-    """What earlier runs have settled, in few bytes an utterance: by a hash of its id, its key and how it ended."""
-
-    def __init__(self, folder: Path):
-        self.settled: dict[int, tuple[int, bool]] = {}  # -> (key, whether there is audio)
-        for path in by_age(results_files(folder)):
-            for line in read_results(path):
-                if isinstance(line.get("key"), str):
-                    self.settled[name_hash(line["id"])] = int(line["key"], 16), line["status"] == "ok"
-
-    def __len__(self) -> int:
-        return len(self.settled)
-
-    def ended(self, name: str, key: str) -> bool | None:
-        """Whether the utterance of this id and key was written, or failed; None if neither."""
-        found = self.settled.get(name_hash(name))
-        return found[1] if found is not None and found[0] == int(key, 16) else None
+        return digest_of(os.fsencode(path))
 
 
 def results_files(folder: Path) -> list[Path]:
     """The results of all runs into a folder: of the whole, or of parts (see `part_name`)."""
-    return sorted(folder.glob("results*.jsonl"))
+    found = (path for path in folder.glob("results*.jsonl") if _RESULTS.fullmatch(path.name))
+    return sorted(path for path in found if path.is_file())
 
 
 def by_age(files: Iterable[Path]) -> list[Path]:
@@ -106,6 +98,18 @@ def number_of_parts(path: Path) -> int | None:
     return part and part[1]
 
 
+def is_line(text: bytes) -> bool:
+    """Whether a whole line is one of a results.jsonl."""
+    try:
+        return _is_result(json.loads(text))
+    except ValueError:
+        return False
+
+
+def _is_result(line: object) -> bool:
+    return isinstance(line, dict) and isinstance(line.get("id"), str) and "status" in line
+
+
 def read_results(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a results.jsonl; what is none, as the rest of a line that was cut off, is left out."""
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -114,7 +118,7 @@ def read_results(path: Path) -> Iterator[dict[str, Any]]:
                 line = json.loads(text)
             except ValueError:
                 continue
-            if isinstance(line, dict) and isinstance(line.get("id"), str) and "status" in line:
+            if _is_result(line):
                 yield line
 
 

@@ -10,9 +10,9 @@ import os
 import re
 import tarfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,23 @@ import numpy as np
 from omnitts.encoding import AudioOptions, encode_audio
 from omnitts.errors import InputError, counted, naming
 from omnitts.files import temporary_path
+from omnitts.fingerprint import HEAD_BYTES, Fingerprint, digest_of, file_digest
 from omnitts.manifest import Utterance
 from omnitts.recipe import digest
-from omnitts.results import part_name, read_results
+from omnitts.results import part_name
 from omnitts.speech import Speech
 
 _NAME = re.compile(r"(\d{6,})(?:-\d+-of-\d+)?\.tar")  # of a whole manifest, or of a part of it
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-def check_shards(
-    folder: Path, utterances: Iterable[Utterance], *, file: str, goes_on: bool, part: tuple[int, int] | None = None
-) -> None:
-    """Raises InputError where ids could not be told apart in a shard, or where the folder has shards in the way.
-
-    goes_on: whether the run is to add to those of an earlier one. file: the manifest, for the message.
-    """
+def check_shard_ids(utterances: Iterable[Utterance], *, file: str) -> None:
+    """Raises InputError where ids could not be told apart in a shard. file: the manifest, for the message."""
     dotted = [utterance for utterance in utterances if "." in utterance.id]
     if dotted:
         more = f" (and {counted(len(dotted) - 1, 'more id')})" if len(dotted) > 1 else ""
         message = f"{dotted[0].id!r} has a dot, at which --webdataset would cut it{more}: give ids without dots"
         raise InputError(message, file=file, line=dotted[0].line, field="id")
-    if (earlier := shard_paths(folder, part)) and not goes_on:
-        message = f"{folder} holds {counted(len(earlier), 'shard')} already: move them, or choose another folder"
-        raise InputError(message, field="--out")
 
 
 def shard_paths(folder: Path, part: tuple[int, int] | None = None) -> list[Path]:
@@ -59,13 +52,6 @@ def _shard_name(number: int, part: tuple[int, int] | None) -> str:
 
 def _number(path: Path) -> int:
     return int(_NAME.fullmatch(path.name)[1])
-
-
-def drop_unrecorded(folder: Path, results: Path, part: tuple[int, int] | None) -> None:
-    """Removes the last shard if no line names it: the run was killed before it could, and its utterances are to do."""
-    *_, last = [None, *shard_paths(folder, part)]
-    if last is not None and all(line.get("shard") != last.name for line in read_results(results)):
-        last.unlink()
 
 
 def members(speech: Speech, utterance: Utterance, options: AudioOptions) -> dict[str, bytes]:
@@ -109,15 +95,25 @@ class ShardWriter:
     tried again by `close`, with the utterances that are whole in it.
     """
 
-    def __init__(self, folder: Path, size: int, *, part: tuple[int, int] | None = None):
-        """size: utterances a shard. part: of the manifest, see `part_name`.
+    def __init__(
+        self,
+        folder: Path,
+        size: int,
+        *,
+        part: tuple[int, int] | None = None,
+        place: Callable[[Path, Path, Fingerprint], None] = lambda temporary, path, made: os.replace(temporary, path),
+        replaces: Collection[Path] = (),
+    ):
+        """size: utterances a shard. part: of the manifest, see `part_name`. place: brings a whole shard to its path.
 
-        Shards are numbered from behind those that are there.
+        Shards get the numbers from 0 on that no file has, or only one that is among those to be replaced.
         """
         self.folder = folder
         self.size = size
         self.part = part
-        self._number = max((_number(path) for path in shard_paths(folder, part)), default=-1) + 1
+        self.place = place
+        self.replaces = set(replaces)
+        self._number = self._free(0)
         self._part: io.FileIO | None = None
         self._waiting: list[Waiting] = []  # those in the part
         self._safe: deque[dict[str, Any]] = deque()
@@ -132,7 +128,7 @@ class ShardWriter:
         """Takes an utterance's line and, unless it failed, its files; returns the lines that are now to be recorded.
 
         A line that failed is one of them. Others wait until their shard is whole. All say where the utterance is:
-        "shard", and the "names" in it.
+        "shard", the "names" in it, and in "files" how it is known again.
         """
         if line["status"] != "ok":
             self._safe.append(line | {"shard": None, "names": None})
@@ -145,14 +141,31 @@ class ShardWriter:
     def close(self) -> Iterator[dict[str, Any]]:
         """Ends the shard being written, whatever its size; returns its lines, and those that nobody has taken yet."""
         if self._waiting:
-            with naming(self.folder / self._name):
-                self._append(_END)
-                os.replace(self._part.name, self.folder / self._name)
+            path = self.folder / self._name
+            with naming(path):
+                size = self._append(_END)
+                made = self._fingerprint(size)
+                self.place(Path(self._part.name), path, made)
             self._part.close()
-            self._safe.extend(waiting.line for waiting in self._waiting)
-            self._number += 1
+            for waiting in self._waiting:
+                files = {**waiting.line.get("files", {}), path.name: asdict(made)}
+                self._safe.append(waiting.line | {"files": files})
+            self.replaces.discard(path)
+            self._number = self._free(self._number + 1)
             self._part, self._waiting = None, []
         return self._pop()
+
+    def _fingerprint(self, size: int) -> Fingerprint:
+        """Of the part, whose first `size` bytes are the shard."""
+        with open(self._part.name, "rb") as file:
+            head = digest_of(file.read(HEAD_BYTES))
+        return Fingerprint(size, head, file_digest(self._part.name))
+
+    def _free(self, number: int) -> int:
+        """The first number from this one on whose file may be written."""
+        while (path := self.folder / _shard_name(number, self.part)) not in self.replaces and os.path.lexists(path):
+            number += 1
+        return number
 
     def _pop(self) -> Iterator[dict[str, Any]]:
         """One at a time, so that an interruption between two loses none."""

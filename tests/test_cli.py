@@ -17,6 +17,7 @@ import pytest
 import soundfile
 from safetensors.torch import load_file, save_file
 
+from omnitts.claims import Claims
 from omnitts.model.voice import Voice, save_voice
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +40,16 @@ def recording(vectors, tmp_path) -> Path:
     path = tmp_path / "reference.wav"
     soundfile.write(path, vectors["codec/encode/0/audio"].numpy(), 24000)
     return path
+
+
+put = Claims.put
+
+
+def refuse_a(self, path, data):
+    """In place of `Claims.put`: a system that does not let a.wav be written."""
+    if path.name == "a.wav":
+        raise PermissionError(13, "Permission denied", str(path))
+    return put(self, path, data)
 
 
 def results_of(folder: Path) -> dict[str, dict]:
@@ -167,8 +178,10 @@ def test_shards_hold_what_the_results_say(run, manifest, tmp_path, checkpoint_di
     assert summary["webdataset"] == 2 and summary["written"] == 5
     code, _, said = run(*common, "--webdataset", 2)
     assert code == 0 and "0 of 5 written" in said and "5 were there" in said
+    before = {shard.name: shard.read_bytes() for shard in out.glob("*.tar")}
     code, _, said = run(*common, "--webdataset", 2, "--overwrite")
-    assert code == 2 and "holds 3 shards already" in said
+    assert code == 0 and "5 of 5 written" in said
+    assert {shard.name: shard.read_bytes() for shard in out.glob("*.tar")} == before
     common[3] = tmp_path / "files"
     assert run(*common)[0] == 0
     for name in results:
@@ -254,20 +267,12 @@ def test_a_file_that_cannot_be_written_costs_no_other(run, manifest, tmp_path, c
 
 def test_files_agree_with_the_results_of_the_latest_run(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
     """What an earlier run left goes when its line fails, and codes go with the audio that they were of."""
-    from omnitts import job
-
     path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."})
     out = tmp_path / "out"
     common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
     assert run(*common, "--save-codes")[0] == 0
 
-    def fail(path, *arguments):
-        if path.name == "a.wav":
-            raise OSError(13, "Permission denied", str(path))
-        write(path, *arguments)
-
-    write = job.write_audio
-    monkeypatch.setattr(job, "write_audio", fail)
+    monkeypatch.setattr(Claims, "put", refuse_a)
     code, _, said = run(*common, "--overwrite")
     wanted = f"{path}:1: id: cannot write a.wav: Permission denied; put that right, and run this line again"
     assert code == 1 and f"error: {wanted}\n" in said and results_of(out)["a"]["error"] == wanted
@@ -288,13 +293,14 @@ def test_a_second_run_into_the_same_folder_is_refused(run, manifest, tmp_path, c
     fcntl = pytest.importorskip("fcntl")
     out = tmp_path / "out"
     out.mkdir()
-    (out / "results.jsonl").write_text("of the first run\n")
+    line = '{"id": "000001", "status": "failed", "error": "of the first run"}\n'
+    (out / "results.jsonl").write_text(line)
     common = ["synth", manifest({"text": "Hi."}), "--out", out, "--model", checkpoint_dir, "--quiet", *FAST]
     with open(out / "results.jsonl") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         code, _, said = run(*common)
         assert code == 2 and said.count("\n") == 1 and "another run is writing" in said
-        assert (out / "results.jsonl").read_text() == "of the first run\n"
+        assert (out / "results.jsonl").read_text() == line
         assert [p.name for p in out.iterdir()] == ["results.jsonl"]
     assert run(*common)[0] == 0
 
@@ -311,14 +317,11 @@ def test_results_that_cannot_be_written_are_one_line(run, manifest, tmp_path, ch
 
 
 def test_a_folder_that_goes_away_is_no_traceback(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
-    from omnitts import job
-
-    def write_into_nothing(path, *arguments):
+    def write_into_nothing(self, path, data):
         shutil.rmtree(path.parent, ignore_errors=True)
-        return write(path, *arguments)
+        return put(self, path, data)
 
-    write = job.write_audio
-    monkeypatch.setattr(job, "write_audio", write_into_nothing)
+    monkeypatch.setattr(Claims, "put", write_into_nothing)
     path = manifest({"id": "a", "text": "Hi."}, {"id": "b", "text": "Hi."})
     code, _, said = run("synth", path, "--out", tmp_path / "o", "--model", checkpoint_dir, *FAST)
     assert code == 1 and f"cannot write {tmp_path / 'o' / 'a.wav'}: No such file or directory" in said
@@ -326,16 +329,15 @@ def test_a_folder_that_goes_away_is_no_traceback(run, manifest, tmp_path, checkp
 
 
 def test_interrupting_keeps_what_is_done(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
-    from omnitts import job
-
-    write, written = job.write_audio, []
+    written = []
 
     def write_then_stop(*arguments):
         if written:
             raise KeyboardInterrupt
-        written.append(write(*arguments))
+        written.append(put(*arguments))
+        return written[0]
 
-    monkeypatch.setattr(job, "write_audio", write_then_stop)
+    monkeypatch.setattr(Claims, "put", write_then_stop)
     path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."})
     code, _, said = run("synth", path, "--out", tmp_path / "out", "--model", checkpoint_dir, *FAST)
     assert code == 130 and "interrupted" in said
@@ -512,12 +514,12 @@ def test_usage_errors_are_one_line(run, arguments, told):
 
 
 def test_a_log_gets_no_bar_but_a_line_now_and_then(run, manifest, tmp_path, checkpoint_dir, monkeypatch):
-    from omnitts import job
+    from omnitts import progress as told
 
     path = manifest(*({"text": "Hello there."} for _ in range(3)))
     common = ["synth", path, "--out", tmp_path, "--model", checkpoint_dir, "--max-positions", 1, *FAST, "--overwrite"]
     assert run(*common)[2].startswith("3 of 3 written to ")
-    monkeypatch.setattr(job, "LOG_SECONDS", 0)
+    monkeypatch.setattr(told, "LOG_SECONDS", 0)
     *progress, last = run(*common)[2].splitlines()
     assert last.startswith("3 of 3 written to ") and "%" not in "".join(progress)
     assert re.fullmatch(r"progress: \d of 4 s of audio, real-time factor [\d.]+, 00:0\d left", progress[-1])
@@ -865,7 +867,7 @@ def test_the_same_command_again_makes_what_is_missing(run, manifest, tmp_path, c
     assert "1 of 3 written" in run(*common)[2]
     assert "0 of 3 written" in run(*common)[2]
     code, _, said = run(*common, "--overwrite")
-    assert code == 0 and "3 of 3 written" in said and len(lines_of(out)) == 3
+    assert code == 0 and "3 of 3 written" in said and len(lines_of(out)) == 8
 
 
 def test_what_changed_is_made_again(run, manifest, tmp_path, checkpoint_dir):
@@ -881,19 +883,11 @@ def test_what_changed_is_made_again(run, manifest, tmp_path, checkpoint_dir):
 
 
 def test_failed_lines_are_tried_again_when_asked(run, manifest, recording, tmp_path, checkpoint_dir, monkeypatch):
-    from omnitts import job
-
-    write, out = job.write_audio, tmp_path / "out"
-
-    def refuse(path, *arguments):
-        if path.name == "a.wav":
-            raise PermissionError(13, "Permission denied", str(path))
-        write(path, *arguments)
-
+    out = tmp_path / "out"
     path = manifest({"id": "a", "text": "Hello."}, {"id": "b", "text": "Hello."})
     common = ["synth", path, "--out", out, "--model", checkpoint_dir, *FAST]
     with monkeypatch.context() as patched:
-        patched.setattr(job, "write_audio", refuse)
+        patched.setattr(Claims, "put", refuse_a)
         assert run(*common)[0] == 1
     code, _, said = run(*common)
     assert code == 1 and "1 had failed before" in said and "0 of 2 written" in said
@@ -1039,7 +1033,9 @@ def test_parts_of_another_number_know_what_the_latest_run_made(run, manifest, tm
     assert "3 parts: 2 written, 0 failed, 0 left" in said and code == 0
     for part in out.glob("results-*"):
         part.unlink()
-    assert run(*common, "--set", "num_step=2", "--overwrite")[0] == 0
+    code, _, said = run(*common, "--set", "num_step=2", "--overwrite")
+    assert code == 2 and "2 files would be replaced that omnitts did not write" in said  # for all that is known
+    assert run(*common, "--set", "num_step=2", "--replace-files")[0] == 0
     assert run(*common, "--set", "num_step=2", "--shard", "1/1")[0] == 0
     assert "results-1-of-1.jsonl: 0 of 2 written, 0.0 s of audio; complete since" in run("status", out)[1]
 

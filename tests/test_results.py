@@ -8,7 +8,15 @@ import pytest
 from omnitts.files import open_alone, sweep
 from omnitts.manifest import read_utterances
 from omnitts.recipe import Recipe
-from omnitts.results import History, cut_to_whole_lines, file_digest, line_key, part_name, read_results, results_files
+from omnitts.results import (
+    content_key,
+    cut_to_whole_lines,
+    line_key,
+    part_name,
+    read_results,
+    reference_digest,
+    results_files,
+)
 
 
 def utterance(**fields):
@@ -35,7 +43,8 @@ def test_a_recording_counts_by_its_content(tmp_path):
     cloned = replace(utterance(), ref_text="So.")
     a, b, c = (replace(cloned, ref_audio=str(tmp_path / name)) for name in ("a.wav", "b.wav", "c.wav"))
     assert line_key(a, "m") == line_key(b, "m") != line_key(c, "m")
-    assert file_digest(str(tmp_path / "none")) != file_digest(str(tmp_path / "nothing"))
+    assert reference_digest(str(tmp_path / "none")) != reference_digest(str(tmp_path / "nothing"))
+    assert content_key(a) == content_key(b) != content_key(c)
 
 
 def write(path, *lines) -> None:
@@ -46,13 +55,10 @@ def line(name, key="0" * 15 + "1", status="ok"):
     return {"id": name, "key": key, "status": status}
 
 
-def test_the_last_line_of_an_id_counts(tmp_path):
-    write(tmp_path / "results.jsonl", line("a", status="failed"), line("b"), line("a"), {"id": "old", "status": "ok"})
-    write(tmp_path / "results-2-of-3.jsonl", line("c", "f" * 16))
-    history = History(tmp_path)
-    assert len(history) == 3
-    assert history.ended("a", "0" * 15 + "1") is True and history.ended("b", "f" * 16) is None
-    assert history.ended("c", "f" * 16) is True and history.ended("old", "f" * 16) is None
+def test_only_names_of_results_are_taken_for_results(tmp_path):
+    for name in ("results.jsonl", "results-2-of-3.jsonl", "results-old.jsonl", "results.jsonl.bak", "my-results.jsonl"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "results-1-of-3.jsonl").mkdir()
     assert [path.name for path in results_files(tmp_path)] == ["results-2-of-3.jsonl", "results.jsonl"]
 
 

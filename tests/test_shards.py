@@ -1,7 +1,7 @@
 import io
 import json
 import tarfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,10 @@ import soundfile
 from omnitts import shards
 from omnitts.encoding import AudioOptions
 from omnitts.errors import InputError
+from omnitts.fingerprint import fingerprint
 from omnitts.manifest import read_utterances
 from omnitts.recipe import Recipe
-from omnitts.shards import ShardWriter, check_shards, drop_unrecorded, members
+from omnitts.shards import ShardWriter, check_shard_ids, members
 from omnitts.speech import Speech
 
 
@@ -79,12 +80,31 @@ def test_a_run_that_ends_without_close_leaves_whole_shards_only(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["000000.tar"]
 
 
-def test_numbers_go_on(tmp_path):
-    (tmp_path / "000006.tar").write_bytes(b"whole")
+def test_numbers_that_are_free_are_taken_in_order(tmp_path):
+    (tmp_path / "000001.tar").write_bytes(b"whole")
     (tmp_path / "other.tar").write_bytes(b"not ours")
     with ShardWriter(tmp_path, 1) as writer:
-        assert add(writer, "a") == ["a"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000006.tar", "000007.tar", "other.tar"]
+        assert add(writer, "a", "b") == ["a", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.tar", "000001.tar", "000002.tar", "other.tar"]
+    assert (tmp_path / "000001.tar").read_bytes() == b"whole"
+
+
+def test_shards_that_may_be_replaced_are(tmp_path):
+    for number in range(3):
+        (tmp_path / f"00000{number}.tar").write_bytes(b"old")
+    with ShardWriter(tmp_path, 1, replaces=[tmp_path / "000001.tar"]) as writer:
+        add(writer, "a", "b")
+    old = [path.name for path in sorted(tmp_path.iterdir()) if path.read_bytes() == b"old"]
+    assert old == ["000000.tar", "000002.tar"] and (tmp_path / "000003.tar").exists()
+
+
+def test_lines_tell_how_their_shard_is_known_again(tmp_path):
+    with ShardWriter(tmp_path, 2) as writer:
+        add(writer, "a")
+        made = list(writer.add(line("b", files={"../dumps/b": {}}), files("b")))
+    shard = tmp_path / "000000.tar"
+    assert made[0]["files"] == {shard.name: asdict(fingerprint(shard.read_bytes()))}
+    assert list(made[1]["files"]) == ["../dumps/b", shard.name]
 
 
 def fail_writes(writer: ShardWriter, error: BaseException) -> None:
@@ -182,28 +202,13 @@ def test_members_are_audio_facts_and_codes():
     assert (facts["language"], facts["instruct"], facts["seed"]) == ("en", "male", 7)
 
 
-def test_ids_with_dots_and_folders_with_shards_are_refused(tmp_path):
+def test_ids_with_dots_are_refused():
     good, dotted = read_utterances([{"id": "a", "text": "Hi."}, {"id": "b.c", "text": "Hi."}], recipe=Recipe())
-    check_shards(tmp_path, [good], file="lines.jsonl", goes_on=False)
+    check_shard_ids([good], file="lines.jsonl")
     with pytest.raises(InputError, match=r"^lines.jsonl:2: id: 'b.c' has a dot, at which --webdataset would cut it: "):
-        check_shards(tmp_path, [good, dotted], file="lines.jsonl", goes_on=True)
+        check_shard_ids([good, dotted], file="lines.jsonl")
     with pytest.raises(InputError, match=r"cut it \(and 1 more id\): give ids without dots"):
-        check_shards(tmp_path, [dotted, replace(dotted, id="c.d")], file="lines.jsonl", goes_on=True)
-    (tmp_path / "000000.tar").write_bytes(b"")
-    with pytest.raises(InputError, match=r"--out: .* holds 1 shard already: move them, or choose another folder"):
-        check_shards(tmp_path, [good], file="lines.jsonl", goes_on=False)
-    check_shards(tmp_path, [good], file="lines.jsonl", goes_on=True)
-
-
-def test_a_last_shard_that_no_line_names_is_dropped(tmp_path):
-    results = tmp_path / "results.jsonl"
-    results.write_text('{"id": "a", "status": "ok", "shard": "000000.tar"}\n')
-    names = ("000000.tar", "000001.tar", "000001-1-of-2.tar", "other.tar")
-    for name in names:
-        (tmp_path / name).write_bytes(b"")
-    for _ in range(2):
-        drop_unrecorded(tmp_path, results, None)
-        assert sorted(path.name for path in tmp_path.glob("*.tar")) == sorted({*names} - {"000001.tar"})
+        check_shard_ids([dotted, replace(dotted, id="c.d")], file="lines.jsonl")
 
 
 def test_parts_of_a_manifest_number_their_own_shards(tmp_path):

@@ -116,14 +116,19 @@ _META_TYPES = {
 
 def save(path: str | PathLike, dump: Dump) -> None:
     """Writes a dump, whole or not at all. Raises OSError when the disk refuses."""
-    from safetensors.numpy import save as to_bytes
+    data = to_bytes(dump)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def to_bytes(dump: Dump) -> bytes:
+    """A dump as the content of its file."""
+    from safetensors.numpy import save as serialized
 
     arrays = {name: np.ascontiguousarray(value) for name in _ARRAYS if (value := getattr(dump, name)) is not None}
     meta = {name: getattr(dump, name) for name in _META} | {"pieces": [asdict(piece) for piece in dump.pieces]}
     texts = {name: json.dumps(value, default=dict) for name, value in meta.items()}
-    data = to_bytes(arrays, {"format": FORMAT, "version": str(VERSION), **texts})
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
+    return serialized(arrays, {"format": FORMAT, "version": str(VERSION), **texts})
 
 
 def load(path: str | PathLike) -> Dump:
@@ -148,6 +153,17 @@ def load(path: str | PathLike) -> Dump:
     dump = Dump(**_read_meta(texts, path), **arrays)
     _check_arrays(dump, path)
     return dump
+
+
+def is_dump(path: str | PathLike) -> bool:
+    """Whether a file says of itself that it is a dump, of whatever version."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError, TypeError):
+        return False
 
 
 def paths(folder: str | PathLike) -> list[Path]:

@@ -26,9 +26,12 @@ class Dumps:
     def path(self, id: str) -> Path:
         return self.folder / f"{id}{SUFFIX}"
 
+    def wants(self, id: str) -> bool:
+        return self.ids is None or id in self.ids
+
     def of(self, utterance: Utterance) -> Watch | None:
         """What to keep of an utterance's loops."""
-        return self.watch if self.ids is None or utterance.id in self.ids else None
+        return self.watch if self.wants(utterance.id) else None
 
 
 def read_dumps(

@@ -1,0 +1,237 @@
+"""What a run would destroy, found before it starts: files that it reads, that it did not write, or of another manifest.
+
+None of these is replaced or removed. A file of omnitts's own is one that a line of results.jsonl tells of.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from omnitts.claims import name_in, read_claims
+from omnitts.dump.format import is_dump
+from omnitts.errors import InputError, counted
+from omnitts.files import another_run, is_open_alone
+from omnitts.fingerprint import State
+from omnitts.inputs import Inputs
+from omnitts.ledger import Entry, Ledger, hash_of
+from omnitts.manifest import Manifest, Utterance
+from omnitts.output import Output
+from omnitts.results import content_key, is_line, refuse_other_parts
+from omnitts.shards import shard_paths
+
+_SHOWN = 3  # names in a message
+_PROBE_BYTES = 1 << 16
+
+
+@dataclass
+class _Found:
+    """Paths of a kind: how many there are, and the first."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        self.count += 1
+        if self.count <= _SHOWN:
+            self.first.append(text)
+
+    def __str__(self) -> str:
+        more = f" and {self.count - _SHOWN:,} more" if self.count > _SHOWN else ""
+        return ", ".join(self.first) + more
+
+
+def refuse_losses(output: Output, lines: Manifest, inputs: Inputs) -> None:
+    """Raises InputError where the run that `output` describes would cost somebody a file.
+
+    lines: the manifest. inputs: all files that the run reads. With `output.replace_files` files may be lost that are no
+    inputs. The folder may be missing. A long manifest is gone through once more, unless there is nothing to lose.
+    """
+    folders = [output.folder] if output.dumps is None else [output.folder, output.dumps.folder]
+    if not any(_holds_any(folder) for folder in folders):
+        return
+    try:
+        if output.results.is_file() and is_open_alone(output.results):
+            raise another_run(output.folder, "--out")
+        refuse_other_parts(output.folder, output.results)
+        check = _Check(output, lines, inputs)
+        check.fixed_files()
+        check.utterances()
+    except OSError as error:
+        message = f"cannot be looked through: {error.strerror or error}"
+        raise InputError(message, file=error.filename, field="--out") from None
+    check.refuse()
+
+
+class _Check:
+    """Collects what would be lost."""
+
+    def __init__(self, output: Output, lines: Manifest, inputs: Inputs):
+        self.output, self.lines, self.inputs = output, lines, inputs
+        self.ledger = Ledger(output.folder)
+        self.claims = read_claims(output.folder, output.journal)
+        self.hit, self.foreign, self.others = _Found(), _Found(), _Found()
+        self.other_manifest: str | None = None
+        self.same: dict[str | None, bool] = {}  # manifests that results name: whether they are this one
+
+    def fixed_files(self) -> None:
+        """What a run writes whatever its lines are."""
+        output = self.output
+        for path, is_ours in ((output.results, _is_results), (output.summary, _is_summary)):
+            if self._no_input(path) and path.is_file() and not is_ours(path):
+                self.foreign.add(str(path))
+        if output.shard_size is not None:
+            for path in shard_paths(output.folder, output.part):
+                if self._no_input(path):
+                    self._own_or_foreign(path)
+
+    def utterances(self) -> None:
+        """The files of each line. The good lines of bad ones have theirs removed."""
+        output = self.output
+        number, parts = output.part or (1, 1)
+        for utterance in islice(self.lines.utterances, number - 1, None, parts):
+            free = [self._no_input(path) and self._own_or_foreign(path) for path in output.targets(utterance.id)]
+            if all(free):
+                self._of_this_manifest(utterance)
+        for bad in islice(self.lines.refused, number - 1, None, parts):
+            if bad.id is not None:
+                for path in output.targets(bad.id):
+                    if self.ledger.tells(output.name_of(path)):
+                        self._no_input(path)
+
+    def _no_input(self, path: Path) -> bool:
+        found = self.inputs.find(path)
+        if found is not None:
+            self.hit.add(f"{path} is {found}" if os.path.abspath(path) != os.path.abspath(found.path) else str(found))
+        return found is None
+
+    def _own_or_foreign(self, path: Path) -> bool:
+        """Whether nobody's file is there; a folder is left to the system, which refuses to replace it."""
+        if not os.path.lexists(path) or path.is_dir():
+            return True
+        state = self.ledger.state(self.output.name_of(path))
+        own = state not in (None, State.CHANGED) or self._claimed(path) or (_is_a_dump(path, self.output))
+        if not own:
+            self.foreign.add(f"{path} (changed since it was written)" if state is State.CHANGED else str(path))
+        return own
+
+    def _claimed(self, path: Path) -> bool:
+        claim = self.claims.get(self.output.name_of(path))
+        return claim is not None and claim.holds()
+
+    def _of_this_manifest(self, utterance: Utterance) -> None:
+        entry = self.ledger.entry(utterance.id)
+        if entry is None or not entry.ok or not entry.content or not entry.tells_manifest:
+            return
+        if entry.content != hash_of(content_key(utterance)) and not self._same_source(entry, utterance):
+            self.other_manifest = entry.manifest or "standard input"
+            self.others.add(utterance.id)
+
+    def _same_source(self, entry: Entry, utterance: Utterance) -> bool:
+        """Whether a line is an earlier reading of this one. What came through a pipe has no name to go by."""
+        source = self.lines.source
+        if entry.manifest is None and source is None:
+            return utterance.id != f"{utterance.line:06d}"
+        if entry.manifest not in self.same:
+            self.same[entry.manifest] = same_manifest(entry.manifest, source, self.output.folder)
+        return self.same[entry.manifest]
+
+    def refuse(self) -> None:
+        """Raises InputError for what was found, the worst first."""
+        if self.hit.count:
+            message = f"would be written over, and is read by this run: {self.hit}; choose another folder, or other ids"
+            raise InputError(message, field="--out")
+        if self.output.replace_files:
+            return
+        if self.foreign.count:
+            raise InputError(
+                f"{counted(self.foreign.count, 'file')} would be replaced that omnitts did not write: {self.foreign}; "
+                "move them, or choose another folder; --replace-files replaces them",
+                field="--out",
+            )
+        if self.others.count:
+            raise InputError(self._another_job(), field="--out")
+
+    def _another_job(self) -> str:
+        mine, other = self.lines.name, self.other_manifest
+        stem = Path(mine).stem
+        if other == "standard input" and self.lines.source is None:
+            other = "an earlier standard input"
+        return (
+            f"{self.output.folder} holds {counted(self.others.count, 'line')} of {other} under ids that {mine} has "
+            f"too: {self.others}; choose a folder for each, such as {self.output.folder / stem}, or give ids of their "
+            f'own, such as "{stem}-{self.others.first[0]}"; --replace-files replaces them'
+        )
+
+
+def same_manifest(recorded: str | None, source: str | None, folder: Path) -> bool:
+    """Whether results of a manifest, recorded by its path from the folder, are of the file `source`.
+
+    Folder and manifest may have moved together, or to another machine: then the recorded file is gone, and its name is
+    what counts. None stands for standard input.
+    """
+    if recorded is None or source is None:
+        return recorded is source
+    path = folder / recorded
+    try:
+        return os.path.samefile(path, source)
+    except OSError:
+        return path.name == os.path.basename(source)
+
+
+def source_of(manifest: Manifest, folder: Path) -> str | None:
+    """A manifest as results.jsonl names it: its path from the folder; None where it came through a pipe."""
+    if manifest.source is None:
+        return None
+    try:
+        return name_in(folder, Path(manifest.source))
+    except ValueError:  # on another drive
+        return Path(os.path.abspath(manifest.source)).as_posix()
+
+
+def inputs_of(lines: Manifest, *more: tuple[str | None, str]) -> Inputs:
+    """All files that a run over a manifest reads; `more` are (path or None, what it is)."""
+    inputs = Inputs()
+    if lines.source is not None:
+        inputs.add(lines.source, "the manifest")
+    named: Sequence[tuple[Iterable[str], str]] = (
+        (lines.recordings, "the recording"),
+        (lines.voices, "the voice"),
+        (lines.recipe_files, "the recipe"),
+    )
+    for paths, what in named:
+        for path in paths:
+            inputs.add(path, what)
+    for path, what in more:
+        if path is not None:
+            inputs.add(path, what)
+    return inputs
+
+
+def _holds_any(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as found:
+            return next(found, None) is not None
+    except OSError:
+        return False
+
+
+def _is_results(path: Path) -> bool:
+    """Whether all of the first lines are as omnitts writes them; the last may have been cut off."""
+    with open(path, "rb") as file:
+        *whole, _ = file.read(_PROBE_BYTES).split(b"\n")
+    return all(map(is_line, whole)) if whole else not path.stat().st_size
+
+
+def _is_summary(path: Path) -> bool:
+    try:
+        summary = json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(summary, dict) and {"state", "utterances", "started"} <= summary.keys()
+
+
+def _is_a_dump(path: Path, output: Output) -> bool:
+    return output.dumps is not None and path.parent == output.dumps.folder and is_dump(path)

@@ -33,7 +33,7 @@ from omnitts.model.checkpoint import Checkpoint
 from omnitts.output import Output, line_of, write_dump, write_files
 from omnitts.pipeline import DeviceLost
 from omnitts.progress import Reporter
-from omnitts.results import content_key, cut_to_whole_lines, is_line, line_key, refuse_other_parts
+from omnitts.results import content_key, cut_to_whole_lines, holds_results, line_key, refuse_other_parts
 from omnitts.shards import ShardWriter, members, shard_paths
 from omnitts.speech import Speech
 from omnitts.stats import Stats
@@ -203,7 +203,7 @@ class _Job:
     def make_ready(self) -> None:
         """Clears away what killed runs left, and shards that are damaged: their lines are made again."""
         sweep(self.output.folder)
-        if self.output.results.stat().st_size and not _begins_as_results(self.output.results):
+        if not holds_results(self.output.results):
             self.results.truncate(0)  # somebody's file, which may be replaced or this would not be reached
         cut_to_whole_lines(self.results)
         self.claims.clear_left_behind()
@@ -374,11 +374,6 @@ def _write_json(path: Path, value: Any) -> None:
     with atomic_path(path) as temporary:
         # A file name that is not UTF-8 holds surrogates; escaped with a backslash they are JSON still.
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
-
-
-def _begins_as_results(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return is_line(file.readline())
 
 
 def _summary(job: _Job, started: datetime, state: str) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from omnitts.inputs import Inputs
 from omnitts.ledger import Entry, Ledger, hash_of
 from omnitts.manifest import Manifest, Utterance
 from omnitts.output import Output
-from omnitts.results import content_key, is_line, refuse_other_parts
+from omnitts.results import content_key, holds_results, refuse_other_parts
 from omnitts.shards import shard_paths
 
 _SHOWN = 3  # names in a message
-_PROBE_BYTES = 1 << 16
 
 
 @dataclass
@@ -79,8 +78,9 @@ class _Check:
     def fixed_files(self) -> None:
         """What a run writes whatever its lines are."""
         output = self.output
-        for path, is_ours in ((output.results, _is_results), (output.summary, _is_summary)):
-            if self._no_input(path) and path.is_file() and not is_ours(path):
+        for path, is_own in ((output.results, holds_results), (output.summary, _is_summary)):
+            there = self._no_input(path) and os.path.lexists(path) and not path.is_dir()
+            if there and not (path.is_file() and is_own(path)):
                 self.foreign.add(str(path))
         if output.shard_size is not None:
             for path in shard_paths(output.folder, output.part):
@@ -104,7 +104,7 @@ class _Check:
     def _no_input(self, path: Path) -> bool:
         found = self.inputs.find(path)
         if found is not None:
-            self.hit.add(f"{path} is {found}" if os.path.abspath(path) != os.path.abspath(found.path) else str(found))
+            self.hit.add(f"{path} is {found}")
         return found is None
 
     def _own_or_foreign(self, path: Path) -> bool:
@@ -126,7 +126,7 @@ class _Check:
         if entry is None or not entry.ok or not entry.content or not entry.tells_manifest:
             return
         if entry.content != hash_of(content_key(utterance)) and not self._same_source(entry, utterance):
-            self.other_manifest = entry.manifest or "standard input"
+            self.other_manifest = _as_from_here(self.output.folder, entry.manifest)
             self.others.add(utterance.id)
 
     def _same_source(self, entry: Entry, utterance: Utterance) -> bool:
@@ -141,13 +141,16 @@ class _Check:
     def refuse(self) -> None:
         """Raises InputError for what was found, the worst first."""
         if self.hit.count:
-            message = f"would be written over, and is read by this run: {self.hit}; choose another folder, or other ids"
+            files = counted(self.hit.count, "file")
+            message = (
+                f"{files} that this run reads would be written over: {self.hit}; choose another folder, or other ids"
+            )
             raise InputError(message, field="--out")
         if self.output.replace_files:
             return
         if self.foreign.count:
             raise InputError(
-                f"{counted(self.foreign.count, 'file')} would be replaced that omnitts did not write: {self.foreign}; "
+                f"{counted(self.foreign.count, 'file')} in the way that omnitts did not write: {self.foreign}; "
                 "move them, or choose another folder; --replace-files replaces them",
                 field="--out",
             )
@@ -157,8 +160,6 @@ class _Check:
     def _another_job(self) -> str:
         mine, other = self.lines.name, self.other_manifest
         stem = Path(mine).stem
-        if other == "standard input" and self.lines.source is None:
-            other = "an earlier standard input"
         return (
             f"{self.output.folder} holds {counted(self.others.count, 'line')} of {other} under ids that {mine} has "
             f"too: {self.others}; choose a folder for each, such as {self.output.folder / stem}, or give ids of their "
@@ -210,19 +211,19 @@ def inputs_of(lines: Manifest, *more: tuple[str | None, str]) -> Inputs:
     return inputs
 
 
+def _as_from_here(folder: Path, recorded: str | None) -> str:
+    """A recorded manifest in words, by its path from the current folder where it is there."""
+    if recorded is None:
+        return "an earlier pipe or standard input"
+    return os.path.relpath(folder / recorded) if (folder / recorded).exists() else recorded
+
+
 def _holds_any(folder: Path) -> bool:
     try:
         with os.scandir(folder) as found:
             return next(found, None) is not None
     except OSError:
         return False
-
-
-def _is_results(path: Path) -> bool:
-    """Whether all of the first lines are as omnitts writes them; the last may have been cut off."""
-    with open(path, "rb") as file:
-        *whole, _ = file.read(_PROBE_BYTES).split(b"\n")
-    return all(map(is_line, whole)) if whole else not path.stat().st_size
 
 
 def _is_summary(path: Path) -> bool:

@@ -20,6 +20,8 @@ from omnitts.recipe import digest
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
+_BEGIN = b'{"id": "'
+_PROBE_BYTES = 1 << 16
 _RESULTS = re.compile(r"results(-\d+-of-\d+)?\.jsonl")
 
 
@@ -98,12 +100,27 @@ def number_of_parts(path: Path) -> int | None:
     return part and part[1]
 
 
-def is_line(text: bytes) -> bool:
-    """Whether a whole line is one of a results.jsonl."""
+def holds_results(path: Path) -> bool:
+    """Whether a file is empty, or its first lines are results; the last of them may have been cut off."""
+    with open(path, "rb") as file:
+        lines = file.read(_PROBE_BYTES).split(b"\n")
+    return all(map(_is_line, lines[:-1])) and (_is_line(lines[-1]) or _is_cut_off(lines[-1]))
+
+
+def _is_line(text: bytes) -> bool:
     try:
         return _is_result(json.loads(text))
     except ValueError:
         return False
+
+
+def _is_cut_off(text: bytes) -> bool:
+    """Whether it is the beginning of a line and not all of it: those that omnitts writes begin with their id."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return text.startswith(_BEGIN[: len(text)])
+    return False
 
 
 def _is_result(line: object) -> bool:

@@ -24,24 +24,6 @@ ROOT = Path(__file__).parent.parent
 FAST = ("--set", "num_step=2")
 
 
-@pytest.fixture
-def manifest(tmp_path):
-    def write(*records, name="lines.jsonl") -> Path:
-        path = tmp_path / name
-        lines = (record if isinstance(record, str) else json.dumps(record, ensure_ascii=False) for record in records)
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        return path
-
-    return write
-
-
-@pytest.fixture
-def recording(vectors, tmp_path) -> Path:
-    path = tmp_path / "reference.wav"
-    soundfile.write(path, vectors["codec/encode/0/audio"].numpy(), 24000)
-    return path
-
-
 put = Claims.put
 
 

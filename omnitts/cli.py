@@ -145,6 +145,14 @@ manifest_options = _options(
 )
 
 
+portable_option = click.option(
+    "--portable-names",
+    is_flag=True,
+    help="Refuse ids that not every file system can hold, or tell apart, rather than warn of them: con, a:b, Ab beside "
+    "aB, unseen characters.",
+)
+
+
 def _shard(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
     """I/N as two whole numbers, 1 <= I <= N."""
     if value is None:
@@ -258,6 +266,7 @@ output_options = _options(
     is_flag=True,
     help="Voice the good lines of a manifest that has bad ones. These are recorded as failed; the exit code is 1.",
 )
+@portable_option
 @click.option("--retry-failed", is_flag=True, help="Also make again the lines that failed in an earlier run.")
 @click.option(
     "--shard",
@@ -330,6 +339,7 @@ def synth(
     save_codes: bool,
     resume: bool,
     keep_going: bool,
+    portable_names: bool,
     retry_failed: bool,
     part: tuple[int, int] | None,
     engine: str,
@@ -370,7 +380,7 @@ def synth(
 
     audio = AudioOptions(format, sample_rate, subtype, audio_quality)
     check_encoder(audio)
-    run_recipe, lines = _read(manifest, recipe, settings, voice, limit, keep_going)
+    run_recipe, lines = _read(manifest, recipe, settings, voice, limit, keep_going, portable_names)
 
     from omnitts import job, tts
     from omnitts.dump.options import check_dumps, read_dumps
@@ -477,18 +487,26 @@ def _read(
     voice: str | None,
     limit: int | None,
     keep_going: bool = False,
+    portable_names: bool = False,
 ) -> Any:
     """Reads recipe and manifest and prints the warnings; returns (recipe of the run, Manifest)."""
     from omnitts.manifest import read_all
 
-    run_recipe, reading = _reading(manifest, recipe, settings, voice, limit)
+    run_recipe, reading = _reading(manifest, recipe, settings, voice, limit, portable_names)
     reading.keep_going = keep_going
     lines = read_all(reading)
     _say_first("warning", lines.warnings)
     return run_recipe, lines
 
 
-def _reading(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> Any:
+def _reading(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    portable_names: bool = False,
+) -> Any:
     """Reads the recipe; returns (recipe of the run, the manifest's Reading)."""
     from omnitts.manifest import Reading
     from omnitts.recipe import load_recipe, parse_settings, with_settings
@@ -496,12 +514,23 @@ def _reading(manifest: str, recipe: str, settings: tuple[str, ...], voice: str |
     overrides = parse_settings(settings)
     base = load_recipe(recipe)
     run_recipe = with_settings(base, overrides, file="--set")
-    return run_recipe, Reading(manifest, recipe=base, settings=overrides, voice=voice, limit=limit)
+    reading = Reading(
+        manifest, recipe=base, settings=overrides, voice=voice, limit=limit, portable_names=portable_names
+    )
+    return run_recipe, reading
 
 
 @cli.command()
 @manifest_options
-def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> None:
+@portable_option
+def check(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    portable_names: bool,
+) -> None:
     """Validate MANIFEST, its recipes and its references, without loading a model.
 
     Of a recording, the header and the samples up to the first sound are read: it must be audio, at least 0.04 s
@@ -512,7 +541,7 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
     All errors are counted and the first 20 told, each with file, line and field. Exit code 0 if there are none,
     else 2.
     """
-    _, lines = _read(manifest, recipe, settings, voice, limit)
+    _, lines = _read(manifest, recipe, settings, voice, limit, portable_names=portable_names)
     references = len(lines.recordings) + len(lines.voices)
     recipes = {recipe.name for recipe in lines.recipes}
     click.echo(
@@ -524,6 +553,7 @@ def check(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | No
 
 @cli.command()
 @manifest_options
+@portable_option
 @model_option
 @positions_option
 def plan(
@@ -532,6 +562,7 @@ def plan(
     settings: tuple[str, ...],
     voice: str | None,
     limit: int | None,
+    portable_names: bool,
     model: str | None,
     max_positions: int | None,
 ) -> int:
@@ -544,7 +575,7 @@ def plan(
     Exit codes: 0, nothing stands against it; 1, some utterances would fail, each of them named; 2, the input was
     refused.
     """
-    _, reading = _reading(manifest, recipe, settings, voice, limit)
+    _, reading = _reading(manifest, recipe, settings, voice, limit, portable_names)
 
     from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
     from omnitts.packing import DEFAULT_MAX_POSITIONS

@@ -15,7 +15,8 @@ from typing import IO, Any
 
 from omnitts.errors import InputError
 from omnitts.files import is_open_alone
-from omnitts.manifest import Utterance, name_hash
+from omnitts.manifest import Utterance
+from omnitts.names import name_hash
 from omnitts.recipe import digest
 
 RESULTS = "results.jsonl"

@@ -14,7 +14,7 @@ import click
 
 from omnitts import __version__
 from omnitts.console import close_stdout, ignore_signals, prepare_streams, spin_less, stop_on_signals
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -464,11 +464,11 @@ BUNDLED_NOTE = (
 
 def _closing_line(totals: Any, output: Any) -> str:
     factor = totals.real_time_factor
-    line = f"{totals.written:,} of {totals.utterances:,} written to {output.folder}"
+    line = f"{totals.written:,} of {totals.utterances:,} written to {shown_path(output.folder)}"
     if totals.kept:
         line += f", {totals.kept:,} were there"
     if totals.failed:
-        line += f", {totals.failed:,} failed (see {output.results})"
+        line += f", {totals.failed:,} failed (see {shown_path(output.results)})"
     if totals.failed_before:
         line += f", {totals.failed_before:,} had failed before (--retry-failed tries them again)"
     if totals.dumps_failed:
@@ -545,7 +545,7 @@ def check(
     references = len(lines.recordings) + len(lines.voices)
     recipes = {recipe.name for recipe in lines.recipes}
     click.echo(
-        f"{lines.name}: {counted(len(lines.utterances), 'utterance')}, {counted(references, 'reference')}, "
+        f"{shown_path(lines.name)}: {counted(len(lines.utterances), 'utterance')}, {counted(references, 'reference')}, "
         f"{counted(len(recipes), 'recipe')}: all right"
         + ("; of recordings the start was read, `omnitts plan` reads all" if lines.recordings else "")
     )
@@ -678,9 +678,9 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     3 to 10 seconds of clean speech serve best. A voice belongs to the codec of the checkpoint that made it.
     """
     if path.suffix != ".safetensors":
-        raise InputError(f"{path} does not end in .safetensors, as voice files do", field="--out")
+        raise InputError(f"{shown_path(path)} does not end in .safetensors, as voice files do", field="--out")
     if os.path.realpath(path) == os.path.realpath(ref_audio):
-        raise InputError(f"{path} is the recording itself: choose another name", field="--out")
+        raise InputError(f"{shown_path(path)} is the recording itself: choose another name", field="--out")
 
     from omnitts import tts
     from omnitts.audio import probe_audio
@@ -693,7 +693,9 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     from omnitts.recipe import shown
 
     if not has_words(text):
-        raise InputError(f"{shown(text)} has no word in it: write what is spoken in {ref_audio}", field="--text")
+        raise InputError(
+            f"{shown(text)} has no word in it: write what is spoken in {shown_path(ref_audio)}", field="--text"
+        )
     torch_device = tts.resolve_device(device)
     checkpoint = open_checkpoint(resolve_model(model))
     check_folder(path.parent, "--out")
@@ -703,7 +705,7 @@ def voice_create(ref_audio: str, text: str, path: Path, model: str | None, devic
     speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype, encoder=True)
     made = speaker.encode_voice(ref_audio, text)
     save_voice(path, made)
-    click.echo(f"{path}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
+    click.echo(f"{shown_path(path)}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
 
 
 @cli.group()
@@ -783,7 +785,10 @@ def dump_plot(file: str, path: Path, wav: str | None) -> None:
     loaded = load(file)
     audio = wav or find_audio(Path(file))
     write_plot(path, loaded, None if audio is None else read_audio(audio))
-    click.echo(f"{path}: {loaded.id}, " + (f"with {audio}" if audio else "no audio found beside the dump"))
+    click.echo(
+        f"{shown_path(path)}: {loaded.id}, "
+        + (f"with {shown_path(audio)}" if audio else "no audio found beside the dump")
+    )
 
 
 @dump.command("diff")
@@ -833,7 +838,7 @@ def dump_report(folder: str, wavs: str | None, path: Path) -> int:
     check_target(path, "--out", SUFFIXES)
     dumps, complaints = write_report(path, folder, wavs)
     _say_first("warning", complaints)
-    click.echo(f"{path}: {counted(dumps, 'dump')}")
+    click.echo(f"{shown_path(path)}: {counted(dumps, 'dump')}")
     return EXIT_FAILED if complaints else 0
 
 
@@ -857,7 +862,7 @@ def dump_export(folder: str, path: Path) -> int:
     check_target(path, "--out", SUFFIXES)
     rows, complaints = export(path, folder)
     _say_first("warning", complaints)
-    click.echo(f"{path}: {counted(rows, 'row')}")
+    click.echo(f"{shown_path(path)}: {counted(rows, 'row')}")
     return EXIT_FAILED if complaints else 0
 
 

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO
 
-from omnitts.errors import InputError, naming
+from omnitts.errors import InputError, naming, shown_path
 
 try:
     import fcntl
@@ -22,17 +22,19 @@ except ImportError:  # Windows
 def check_target(path: Path, option: str, suffixes: Sequence[str]) -> None:
     """Raise InputError when the file that `option` names could not be written, or has none of the suffixes."""
     if path.suffix.lower() not in suffixes:
-        raise InputError(f"{path} does not end in {' or '.join(suffixes)}", field=option)
+        raise InputError(f"{shown_path(path)} does not end in {' or '.join(suffixes)}", field=option)
     if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file", field=option)
+        raise InputError(f"{shown_path(path)} is a folder: name a file", field=option)
     if not path.parent.is_dir():
-        raise InputError(f"no such folder: {path.parent}; make it first, or choose another", field=option)
+        raise InputError(f"no such folder: {shown_path(path.parent)}; make it first, or choose another", field=option)
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"cannot write to {path.parent}: {reason}; choose another folder", field=option) from None
+        raise InputError(
+            f"cannot write to {shown_path(path.parent)}: {reason}; choose another folder", field=option
+        ) from None
 
 
 def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
@@ -41,17 +43,21 @@ def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
     names: files to be written that a folder of the same name would keep out.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: name a folder", field=option)
+        raise InputError(f"{shown_path(folder)} is a file: name a folder", field=option)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"cannot write to {folder}: {reason}; choose another folder", field=option) from None
+        raise InputError(
+            f"cannot write to {shown_path(folder)}: {reason}; choose another folder", field=option
+        ) from None
     for name in names:
         if (folder / name).is_dir():
-            raise InputError(f"{folder / name} is a folder, where a file is to be written: move it", field=option)
+            raise InputError(
+                f"{shown_path(folder / name)} is a folder, where a file is to be written: move it", field=option
+            )
 
 
 def sweep(folder: Path) -> None:
@@ -94,13 +100,15 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
         # Not "w", which would empty another run's file.
         file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (closed below)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder", field=option) from None
+        raise InputError(
+            f"cannot write {shown_path(path)}: {error.strerror}; choose another folder", field=option
+        ) from None
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        message = f"another run is writing into {path.parent}: wait for it, or choose another folder"
+        message = f"another run is writing into {shown_path(path.parent)}: wait for it, or choose another folder"
         raise InputError(message, field=option) from None
     except OSError:
         pass  # a file system without locks

@@ -28,7 +28,7 @@ from omnitts.dump import save
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
 from omnitts.encoding import AudioOptions, write_audio
-from omnitts.errors import InputError, counted, naming
+from omnitts.errors import InputError, counted, naming, shown_path
 from omnitts.files import atomic_path, open_alone, sweep
 from omnitts.layout import Layout
 from omnitts.manifest import Refused, Utterance
@@ -227,7 +227,7 @@ def _share(count: int, output: Output) -> int:
 
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
-        name = f"cannot write {error.filename}: " if error.filename else ""
+        name = f"cannot write {shown_path(error.filename)}: " if error.filename else ""
         return f"{name}{error.strerror or error}; put that right, and the same command goes on from here"
     return str(error)
 
@@ -384,7 +384,7 @@ def _write(speech: Speech, output: Output, sample_rate: int, file: str) -> dict[
             if failure.errno in _NO_PLACE:
                 raise
             name, why = Path(failure.filename or path).name, failure.strerror or failure
-            message = f"cannot write {name}: {why}; put that right, and run this line again"
+            message = f"cannot write {shown_path(name)}: {why}; put that right, and run this line again"
             error = str(InputError(message, file=file, line=speech.line, field="id"))
     if error is not None:
         _remove(path)
@@ -419,7 +419,7 @@ def _write_dump(speech: Speech, dumps: Dumps, tts: TTS, error: str | None) -> di
     except OSError as failure:
         why = failure.strerror or failure
         _remove(path)
-        return {"dump": None, "dump_error": f"cannot write {path}: {why}; the audio is not concerned"}
+        return {"dump": None, "dump_error": f"cannot write {shown_path(path)}: {why}; the audio is not concerned"}
     return {"dump": path.name}
 
 

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import IO, Any
 
 from omnitts.clips import MAX_DURATION, clips_of, too_long
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import near_languages, resolve_language
@@ -444,7 +444,7 @@ def _check_recording(path: str) -> float:
 
     seconds = probe_audio(path)
     if seconds < 1 / FRAME_RATE:
-        raise InputError(f"only {seconds:.3f} s long: {path}; choose a recording of 3 to 10 s")
+        raise InputError(f"only {seconds:.3f} s long: {shown_path(path)}; choose a recording of 3 to 10 s")
     return seconds
 
 
@@ -453,11 +453,12 @@ def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple
     if seconds > LONG_REFERENCE:
         yield (
             "ref_audio",
-            f"{seconds:.0f} s long: {path}; 3 to 10 s serve best, and every further second slows the work",
+            f"{seconds:.0f} s long: {shown_path(path)}; 3 to 10 s serve best, and every further second slows the work",
         )
     spoken = estimate_seconds(ref_text)
     if seconds > _STILLNESS + _ODD_SLOWNESS * spoken or (spoken > 2 and spoken > seconds * _ODD_HASTE):
-        pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {path} lasts {seconds:.1f} s"
+        lasts = f"{shown_path(path)} lasts {seconds:.1f} s"
+        pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {lasts}"
         yield "ref_text", f"{pace}: are these the words in it? Speech is made at the pace of the two"
 
 

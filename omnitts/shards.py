@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from omnitts.encoding import AudioOptions, encode_audio
-from omnitts.errors import InputError, counted, naming
+from omnitts.errors import InputError, counted, naming, shown_path
 from omnitts.files import temporary_path
 from omnitts.manifest import Utterance
 from omnitts.recipe import digest
@@ -43,7 +43,9 @@ def check_shards(
         message = f"{dotted[0].id!r} has a dot, at which --webdataset would cut it{more}: give ids without dots"
         raise InputError(message, file=file, line=dotted[0].line, field="id")
     if (earlier := shard_paths(folder, part)) and not goes_on:
-        message = f"{folder} holds {counted(len(earlier), 'shard')} already: move them, or choose another folder"
+        message = (
+            f"{shown_path(folder)} holds {counted(len(earlier), 'shard')} already: move them, or choose another folder"
+        )
         raise InputError(message, field="--out")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.files import is_open_alone
 from omnitts.results import RESULTS, SUMMARY, by_age, part_of, read_results, results_files
 
@@ -37,10 +37,10 @@ class Part:
 def read_parts(folder: Path) -> list[Part]:
     """The parts of the job in a folder. Raises InputError where there is none."""
     if not folder.is_dir():
-        raise InputError(f"{'a file' if folder.exists() else 'no such folder'}: {folder}")
+        raise InputError(f"{'a file' if folder.exists() else 'no such folder'}: {shown_path(folder)}")
     files = results_files(folder)
     if not files:
-        raise InputError(f"no {RESULTS} in {folder}: give the --out folder of `omnitts synth`")
+        raise InputError(f"no {RESULTS} in {shown_path(folder)}: give the --out folder of `omnitts synth`")
     try:
         lines = {path: _latest_lines(path) for path in files}
         latest = {name: path for path in by_age(files) for name in lines[path]}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from omnitts.dump.format import Dump, load, paths
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.files import atomic_path
 from omnitts.model.duration import FRAME_RATE
 
@@ -45,7 +45,7 @@ def export(path: str | PathLike, folder: str | PathLike) -> tuple[int, list[str]
                 writer.write_table(pyarrow.table(group, schema=schema))
                 rows += len(group["step"])
         if len(complaints) == len(found):
-            raise InputError(f"none of the dumps in {folder} can be read: {complaints[0]}")
+            raise InputError(f"none of the dumps in {shown_path(folder)} can be read: {complaints[0]}")
     return rows, complaints
 
 

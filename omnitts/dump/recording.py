@@ -6,7 +6,7 @@ from pathlib import Path
 from omnitts.audio import read_audio
 from omnitts.dump.format import SUFFIX
 from omnitts.encoding import FORMATS
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.layout import LAYOUTS
 
 _TYPES = {".mp3": "audio/mpeg", ".ogg": "audio/ogg"}
@@ -32,7 +32,7 @@ def compact_audio(path: Path) -> tuple[str, bytes]:
         try:
             return kept, path.read_bytes()
         except OSError as error:
-            raise InputError(f"cannot read: {path} ({error.strerror or error})") from error
+            raise InputError(f"cannot read: {shown_path(path)} ({error.strerror or error})") from error
     import soundfile
 
     wave, rate = read_audio(path)
@@ -44,5 +44,5 @@ def compact_audio(path: Path) -> tuple[str, bytes]:
             for start in range(0, len(wave), _BLOCK):
                 file.write(wave[start : start + _BLOCK])
     except soundfile.SoundFileError as error:
-        raise InputError(f"cannot make an MP3 of {rate} Hz: {path}; convert it to 24000 Hz") from error
+        raise InputError(f"cannot make an MP3 of {rate} Hz: {shown_path(path)}; convert it to 24000 Hz") from error
     return "audio/mpeg", buffer.getvalue()

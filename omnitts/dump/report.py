@@ -16,7 +16,7 @@ from omnitts.dump.figures import lowest, mean, real_time_factor, reveal_order, t
 from omnitts.dump.format import Dump, load, paths
 from omnitts.dump.outliers import Certainty, doubts
 from omnitts.dump.recording import compact_audio, find_audio
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.files import atomic_path
 
 SUFFIXES = (".html", ".htm")
@@ -56,7 +56,7 @@ def write_report(
         raise InputError(f"no such folder: {wavs}; name the one that `omnitts synth` wrote into", field="--wavs")
     rows, complaints = _read_all(paths(folder))
     if not rows:
-        raise InputError(f"none of the dumps in {folder} can be read: {complaints[0]}")
+        raise InputError(f"none of the dumps in {shown_path(folder)} can be read: {complaints[0]}")
     before_rows, before_audio, end = _template()
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as page:
         reasons = [

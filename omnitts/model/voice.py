@@ -9,7 +9,7 @@ from os import PathLike
 import numpy as np
 
 from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, is_silent, resample
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.files import atomic_path
 from omnitts.model.duration import FRAME_RATE
 from omnitts.silence import remove_silence
@@ -128,27 +128,27 @@ def load_voice(path: str | PathLike) -> Voice:
     from safetensors import SafetensorError, safe_open
 
     if os.path.isdir(path):
-        raise InputError(f"a folder, not a voice file: {path}; {_MAKE_ONE}")
+        raise InputError(f"a folder, not a voice file: {shown_path(path)}; {_MAKE_ONE}")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, path)
             codes = file.get_tensor("codes")
     except FileNotFoundError as error:
-        raise InputError(f"no such file: {path}") from error
+        raise InputError(f"no such file: {shown_path(path)}") from error
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a dtype that numpy lacks
-        raise InputError(f"not a voice file, or a damaged one: {path} ({error}); {_MAKE_ONE}") from error
+        raise InputError(f"not a voice file, or a damaged one: {shown_path(path)} ({error}); {_MAKE_ONE}") from error
     _check_codes(codes, path)
     return Voice(codes, metadata["text"], _parse_rms(metadata["rms"], path), metadata["codec"])
 
 
 def _check_metadata(metadata: dict[str, str], path: str | PathLike) -> None:
     if metadata.get("format") != FORMAT:
-        raise InputError(f"a safetensors file, but not a voice file: {path}; {_MAKE_ONE}")
+        raise InputError(f"a safetensors file, but not a voice file: {shown_path(path)}; {_MAKE_ONE}")
     version = metadata.get("version", "")
     if version != str(VERSION):
         raise InputError(
-            f"voice file of version {version!r}, this omnitts reads {VERSION}: {path}; "
+            f"voice file of version {version!r}, this omnitts reads {VERSION}: {shown_path(path)}; "
             "update omnitts or make the voice again"
         )
     missing = [key for key in ("text", "rms", "codec") if key not in metadata]
@@ -176,4 +176,4 @@ def _parse_rms(value: str, path: str | PathLike) -> float:
 
 
 def _damaged(path: str | PathLike, reason: str) -> InputError:
-    return InputError(f"damaged voice file: {path} ({reason}); make the voice again")
+    return InputError(f"damaged voice file: {shown_path(path)} ({reason}); make the voice again")

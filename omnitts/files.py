@@ -13,28 +13,12 @@ from typing import IO
 
 from omnitts.errors import InputError, naming, shown_path
 
+_NAME_BYTES = 255  # that a name in a folder has room for
+
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
-
-
-def check_target(path: Path, option: str, suffixes: Sequence[str]) -> None:
-    """Raise InputError when the file that `option` names could not be written, or has none of the suffixes."""
-    if path.suffix.lower() not in suffixes:
-        raise InputError(f"{shown_path(path)} does not end in {' or '.join(suffixes)}", field=option)
-    if path.is_dir():
-        raise InputError(f"{shown_path(path)} is a folder: name a file", field=option)
-    if not path.parent.is_dir():
-        raise InputError(f"no such folder: {shown_path(path.parent)}; make it first, or choose another", field=option)
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"cannot write to {shown_path(path.parent)}: {reason}; choose another folder", field=option
-        ) from None
 
 
 def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
@@ -70,7 +54,10 @@ def sweep(folder: Path) -> None:
 
 def temporary_path(path: Path) -> Path:
     """Beside a path, hidden; it names the process, so that `sweep` knows whether anybody still writes there."""
-    return path.with_name(f".{path.name}.tmp-{_host()}-{os.getpid()}")
+    name, ending = path.name, f".tmp-{_host()}-{os.getpid()}"
+    if len(os.fsencode(name)) + len(ending) >= _NAME_BYTES:
+        name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+    return path.with_name(f".{name}{ending}")
 
 
 @cache

@@ -5,14 +5,15 @@ import math
 import os
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
 from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, is_silent, resample
 from omnitts.errors import InputError, shown_path
-from omnitts.files import atomic_path
 from omnitts.model.duration import FRAME_RATE
 from omnitts.silence import remove_silence
+from omnitts.targets import Kind, Target, writing
 
 REFERENCE_RMS = 0.1  # quieter references are amplified to this
 LOUDEST = 100.0  # times full scale: what is beyond was not meant to have its full scale at 1
@@ -21,6 +22,7 @@ CODEBOOK_SIZE = 1024
 
 FORMAT = "omnitts-voice"
 VERSION = 1
+_MOST_HEADER = 1 << 20  # bytes
 _MAKE_ONE = "`omnitts voice create` makes one of a recording"
 
 
@@ -99,7 +101,19 @@ def _to_24k(audio: np.ndarray, sample_rate: int) -> np.ndarray:
     return resample(torch.from_numpy(np.ascontiguousarray(audio)), sample_rate, SAMPLE_RATE).numpy()
 
 
-def save_voice(path: str | PathLike, voice: Voice) -> None:
+def _is_voice(path: Path) -> bool:
+    """Whether `save_voice` wrote a file, of whatever version."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size)) if size <= _MOST_HEADER else None
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return isinstance(metadata, dict) and metadata.get("format") == FORMAT
+
+
+KIND = Kind("a voice file", (".safetensors",), _is_voice)
+
+
+def save_voice(path: str | PathLike | Target, voice: Voice) -> None:
     """Write a voice as a safetensors file, whole or not at all."""
     from safetensors.numpy import save
 
@@ -111,7 +125,7 @@ def save_voice(path: str | PathLike, voice: Voice) -> None:
         "codec": voice.codec,
     }
     data = save({"codes": np.ascontiguousarray(voice.codes, dtype=np.int16)}, metadata)
-    with atomic_path(path) as temporary:
+    with writing(path) as temporary:
         temporary.write_bytes(_with_sorted_header(data))
 
 

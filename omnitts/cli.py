@@ -88,7 +88,8 @@ def cli() -> None:
     A manifest is JSON Lines ({"id": ..., "text": ...}, one utterance a line), a .txt file (a line an
     utterance) or a .lst list (id|ref_text|ref_audio|text).
 
-    Exit codes: 0, all went well; 1, something failed; 2, the input was refused; 130, interrupted.
+    Exit codes: 0, all went well; 1, something failed; 2, the input was refused; 130, interrupted. They are the same
+    where nobody reads the output to its end.
     """
 
 

@@ -21,9 +21,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _HALF = re.compile(r"[\ud800-\udfff]")
 _RESERVED = re.compile(r'[<>:"|?*]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)", re.IGNORECASE)
-# What Unicode lets be ignored in display, beyond the characters of its category Cf; and what is no character.
+# What is not seen: what Unicode lets be ignored in display, controls of direction, joining and notes among them; and
+# what is no character at all. As ranges, for asking each character for its category takes long.
 _IGNORED = (
-    r"\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff"
+    r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    r"\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _NO_CHARACTER = r"\ufdd0-\ufdef" + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
 _HIDDEN = re.compile(f"[{_IGNORED}{_NO_CHARACTER}]")
@@ -84,18 +86,12 @@ def doubts(id: str) -> Iterator[tuple[str, str]]:
         yield "reserved", f"{shown(id)} has {found[0]}, which no name may have on Windows: write - or _ in its place"
     if id[-1] == ".":
         yield "dot", f"{shown(id)} ends with a dot, which Windows cuts off: leave it out"
-    if (character := _hidden(id)) is not None:
-        what = f"has {_called(character)}, which is not seen and not kept everywhere"
+    if found := _HIDDEN.search(id):
+        what = f"has {_called(found[0])}, which is not seen and not kept everywhere"
         yield "hidden", f"{shown(id)} {what}: leave it out"
     if not unicodedata.is_normalized("NFC", id):
         composed = "is not composed as Unicode's form NFC is, which some systems make of it"
         yield "form", f"{shown(id)} {composed}: write it in NFC"
-
-
-def _hidden(id: str) -> str | None:
-    if id.isascii():
-        return None
-    return next((each for each in id if _HIDDEN.match(each) or unicodedata.category(each) == "Cf"), None)
 
 
 def _called(character: str) -> str:
@@ -115,7 +111,7 @@ def folded(id: str) -> str:
     """
     if id.isascii():
         return id.lower()
-    seen = "".join(each for each in id if not (_HIDDEN.match(each) or unicodedata.category(each) == "Cf"))
+    seen = _HIDDEN.sub("", id)
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", seen).casefold())
 
 

@@ -115,7 +115,7 @@ def test_what_other_systems_cannot_hold(id, rule):
 
 
 @pytest.mark.parametrize(
-    "id", ["a", "console", "com", "com10", "xcon", "con_1", "été", "語-1", "한국", "a b", "a.con", "A-1"]
+    "id", ["a", "console", "com", "com10", "xcon", "con_1", "été", "語-1", "한국", "a b", "a.con", "A-1", "\u0600١"]
 )
 def test_what_every_system_holds(id):
     assert refusal(id) is None and rules(id) == []

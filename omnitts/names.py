@@ -75,7 +75,7 @@ def refusal(id: str) -> str | None:
     size = len(id.encode("utf-8", "surrogatepass"))
     if size > MAX_ID_BYTES:
         broken.append(f"is {size:,} bytes long in UTF-8, of {MAX_ID_BYTES} that there is room for: shorten it")
-    return ", and ".join(broken) or None
+    return "it " + ", and ".join(broken) if broken else None
 
 
 def doubts(id: str) -> Iterator[tuple[str, str]]:
@@ -90,8 +90,8 @@ def doubts(id: str) -> Iterator[tuple[str, str]]:
         what = f"has {_called(found[0])}, which is not seen and not kept everywhere"
         yield "hidden", f"{shown(id)} {what}: leave it out"
     if not unicodedata.is_normalized("NFC", id):
-        composed = "is not composed as Unicode's form NFC is, which some systems make of it"
-        yield "form", f"{shown(id)} {composed}: write it in NFC"
+        composed = "is not in Unicode's form NFC, into which some systems turn names"
+        yield "form", f"{shown(id)} {composed}: write it so, with composed letters"
 
 
 def _called(character: str) -> str:

@@ -128,8 +128,8 @@ class Target:
     @property
     def _refusal(self) -> str:
         return (
-            f"is there, and nothing in it says that it is {self.kind.what} that omnitts wrote: choose another name, "
-            "or add --replace-files"
+            f"is there, and nothing in it says that omnitts wrote it as {self.kind.what}: choose another name, or add "
+            "--replace-files"
         )
 
     def _check_suffix(self) -> None:

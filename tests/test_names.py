@@ -55,7 +55,7 @@ def test_a_refused_id_is_told_its_rule_and_no_other(id, told):
 
 def test_of_several_rules_each_is_told():
     assert refusal("-a/b ").split(", and ") == [
-        "has a slash, which parts folders: write _ in its place",
+        "it has a slash, which parts folders: write _ in its place",
         "begins with a dash, which commands take for an option: write another character before it",
         "ends with a blank: leave it out",
     ]

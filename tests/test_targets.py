@@ -66,7 +66,7 @@ def test_what_omnitts_wrote_is_replaced_and_what_is_empty(tmp_path):
 def test_what_it_did_not_write_is_not(tmp_path, content):
     (tmp_path / "a.txt").write_bytes(content)
     told = refused(tmp_path / "a.txt")
-    assert "is a note that omnitts wrote" in told and "--replace-files" in told
+    assert "nothing in it says that omnitts wrote it as a note: " in told and "--replace-files" in told
     assert (tmp_path / "a.txt").read_bytes() == content
     put(tmp_path / "a.txt", replace=True)
     assert (tmp_path / "a.txt").read_text() == "mine, new"

@@ -21,6 +21,9 @@ from omnitts.files import atomic_path, temporary_path
 from omnitts.inputs import Inputs
 from omnitts.paths import check_path, standing
 
+# As redirections of a shell make them.
+_STREAMS = {"__stdin__": "standard input", "__stdout__": "standard output", "__stderr__": "standard error"}
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -86,9 +89,10 @@ class Target:
             raise InputError(message, field=self.option)
         if self._is_stream() or not os.path.exists(self.path):
             return
-        if any(_is_same(self.path, stream) for stream in (sys.__stdout__, sys.__stderr__)):
-            message = f"{shown_path(self.path)} is where the command's own lines go: choose another name"
-            raise InputError(message, field=self.option)
+        for stream, what in _STREAMS.items():
+            if _is_same(self.path, getattr(sys, stream)):
+                message = f"{shown_path(self.path)} is the file that is {what}: choose another name"
+                raise InputError(message, field=self.option)
         if self._is_foreign():
             raise InputError(f"{shown_path(self.path)} {self._refusal}", field=self.option)
 
@@ -103,7 +107,12 @@ class Target:
             if self._is_stream():
                 with tempfile.TemporaryDirectory() as folder:
                     yield Path(folder, "file")
-                    with open(Path(folder, "file"), "rb") as made, open(self.path, "wb") as stream:
+                    # A reader that goes away has had enough, as one of standard output.
+                    with (
+                        suppress(BrokenPipeError),
+                        open(Path(folder, "file"), "rb") as made,
+                        open(self.path, "wb") as stream,
+                    ):
                         shutil.copyfileobj(made, stream)
                 return
             folder, temporary = self._file.parent, temporary_path(self._file)

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from omnitts.errors import InputError
 from omnitts.inputs import Inputs
 from omnitts.targets import Kind, Target
 from tests.dump.conftest import make_dump, write
+
+ROOT = Path(__file__).parent.parent
 
 
 def is_marked(path: Path) -> bool:
@@ -312,3 +316,29 @@ def test_json_leaves_the_manifest_and_the_model_alone(run, tmp_path, checkpoint_
         assert code == 2 and said.startswith(f"error: --json: {out} is {what} {out}") and out.read_bytes() == before
     code, _, said = run("doctor", "--model", model, "--json", model / "config.json")
     assert code == 2 and "is a file of the model" in said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="redirects in a shell's way")
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_what_the_shell_redirects_is_no_output(tmp_path, descriptor):
+    """Empty or not, replaced or not: the lines that go there, or come from there, would be lost."""
+    name = ("standard input", "standard output", "standard error")[descriptor]
+    path = tmp_path / "d.json"
+    path.write_text("")
+    for more in ([], ["--replace-files"]):
+        with open(path, "r+") as file, open(tmp_path / "said", "w+") as said:
+            streams = [subprocess.DEVNULL, subprocess.DEVNULL, said]
+            streams[descriptor] = file
+            command = [sys.executable, "-m", "omnitts", "doctor", "--json", path, *more]
+            code = subprocess.run(command, cwd=ROOT, stdin=streams[0], stdout=streams[1], stderr=streams[2]).returncode
+        told = path.read_text() if descriptor == 2 else (tmp_path / "said").read_text()
+        assert code == 2 and told.startswith(f"error: --json: {path} is the file that is {name}: choose another name")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_reader_of_a_pipe_may_go_away(tmp_path):
+    os.mkfifo(tmp_path / "a.txt")
+    reader = threading.Thread(target=lambda: os.close(os.open(tmp_path / "a.txt", os.O_RDONLY)))
+    reader.start()
+    put(tmp_path / "a.txt", "mine" * (1 << 20))
+    reader.join()

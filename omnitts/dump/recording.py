@@ -71,11 +71,11 @@ class Recordings:
         self._ids = frozenset(ids)
         self._lines: dict[str, dict[str, Any]] = {}  # by id, the last of each
         self._in_shards: dict[str, Recording] | None = None
-        for path in by_age(results_files(folder)):
-            try:
+        try:
+            for path in by_age(results_files(folder)):
                 self._lines |= {line["id"]: line for line in read_results(path) if line["id"] in self._ids}
-            except OSError as error:
-                raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}", file=error.filename) from None
 
     def find(self, id: str) -> Recording | None:
         """An utterance's audio; None where there is none."""

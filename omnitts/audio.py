@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.model.duration import FRAME_RATE
 from omnitts.silence import remove_silence
 
@@ -60,10 +60,12 @@ def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
     with _open_audio(path) as file:
         wave = _read_mono(file, -1, path)
         if not len(wave):
-            raise InputError(f"audio file without samples: {path}; choose another")
+            raise InputError(f"audio file without samples: {shown_path(path)}; choose another")
         if len(wave) + _MISSING_SAMPLES < file.frames:
             held, promised = len(wave) / file.samplerate, file.frames / file.samplerate
-            raise InputError(f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {path}; copy it anew")
+            raise InputError(
+                f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {shown_path(path)}; copy it anew"
+            )
         return wave, file.samplerate
 
 
@@ -77,11 +79,13 @@ def probe_audio(path: str | PathLike) -> float:
     """
     with _open_audio(path) as file:
         if file.frames == 0:
-            raise InputError(f"audio file without samples: {path}; choose another")
+            raise InputError(f"audio file without samples: {shown_path(path)}; choose another")
         while len(block := _read_mono(file, _PROBE_SAMPLES, path)):
             if not is_silent(block):
                 return file.frames / file.samplerate
-    raise InputError(f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {path}; choose another")
+    raise InputError(
+        f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {shown_path(path)}; choose another"
+    )
 
 
 def is_silent(wave: np.ndarray) -> bool:
@@ -94,29 +98,34 @@ def _open_audio(path: str | PathLike) -> "soundfile.SoundFile":
 
     # os.path's tests are false, not errors, for names that the system refuses, such as too long ones.
     if os.path.isdir(path):
-        raise InputError(f"a folder, not an audio file: {path}")
+        raise InputError(f"a folder, not an audio file: {shown_path(path)}")
     if not os.path.exists(path):
-        raise InputError(f"no such file: {path}")
+        raise InputError(f"no such file: {shown_path(path)}")
     if not os.path.isfile(path):
-        raise InputError(f"not a regular file: {path}; copy the recording into one")
+        raise InputError(f"not a regular file: {shown_path(path)}; copy the recording into one")
     try:
         if not os.path.getsize(path):
-            raise InputError(f"an empty file, of 0 bytes: {path}; copy the recording anew")
+            raise InputError(f"an empty file, of 0 bytes: {shown_path(path)}; copy the recording anew")
         open(path, "rb").close()  # libsndfile does not say why the system refuses a file
         with _muted():
             file = soundfile.SoundFile(path)
     except OSError as error:
-        raise InputError(f"cannot read: {path} ({error.strerror or error})") from error
+        raise InputError(f"cannot read: {shown_path(path)} ({error.strerror or error})") from error
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless formats such as .raw
-        raise InputError(f"cannot read as audio: {path} ({_reason(error)}); convert it to WAV or FLAC") from error
+        raise InputError(
+            f"cannot read as audio: {shown_path(path)} ({_reason(error)}); convert it to WAV or FLAC"
+        ) from error
     if _NO_LAST_PAGE in file.extra_info:
         file.close()
-        raise InputError(f"audio file cut short, its last page is missing: {path}; if it is whole, convert it anew")
+        raise InputError(
+            f"audio file cut short, its last page is missing: {shown_path(path)}; if it is whole, convert it anew"
+        )
     for promised, held in _PROMISED.findall(file.extra_info):
         if int(held) < int(promised) < _UNKNOWN_SIZE:
             file.close()
             raise InputError(
-                f"audio file cut short, {int(held):,} of {int(promised):,} bytes are there: {path}; copy it anew"
+                f"audio file cut short, {int(held):,} of {int(promised):,} bytes are there: {shown_path(path)}; "
+                "copy it anew"
             )
     return file
 
@@ -129,10 +138,10 @@ def _read_mono(file: "soundfile.SoundFile", frames: int, path: str | PathLike) -
             samples = file.read(frames, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
         mend = "copy or convert it anew, or choose another"
-        raise InputError(f"damaged audio file, not all of it can be decoded: {path}; {mend}") from error
+        raise InputError(f"damaged audio file, not all of it can be decoded: {shown_path(path)}; {mend}") from error
     wave = samples.mean(axis=1)
     if not np.isfinite(wave).all():
-        raise InputError(f"audio file with samples that are not finite: {path}; choose another")
+        raise InputError(f"audio file with samples that are not finite: {shown_path(path)}; choose another")
     return wave
 
 

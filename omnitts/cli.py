@@ -3,7 +3,6 @@
 Exit codes: 0 all written, 1 some failed, 2 bad input, 130 interrupted by Ctrl-C, SIGTERM or SIGHUP.
 """
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -14,7 +13,8 @@ import click
 
 from omnitts import __version__
 from omnitts.console import close_stdout, ignore_signals, prepare_streams, spin_less, stop_on_signals
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
+from omnitts.options import json_option, json_target, out_option, replace_option, sink, source, target
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -74,13 +74,6 @@ def _say_first(kind: str, lines: Sequence[str]) -> None:
         click.echo(f"... and {counted(len(lines) - MOST_SHOWN, f'more {kind}')}", err=True)
 
 
-def _not_blank(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """For what names a file or a folder: an empty path would mean the current folder."""
-    if value is not None and not value.strip():
-        raise InputError("is blank: give a name", field=parameter.opts[-1])
-    return value
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="omnitts")
 def cli() -> None:
@@ -95,7 +88,8 @@ def cli() -> None:
     A manifest is JSON Lines ({"id": ..., "text": ...}, one utterance a line), a .txt file (a line an
     utterance) or a .lst list (id|ref_text|ref_audio|text).
 
-    Exit codes: 0, all went well; 1, something failed; 2, the input was refused; 130, interrupted.
+    Exit codes: 0, all went well; 1, something failed; 2, the input was refused; 130, interrupted. They are the same
+    where nobody reads the output to its end.
     """
 
 
@@ -120,7 +114,7 @@ recipe_options = _options(
         default="default",
         show_default=True,
         metavar="NAME|FILE",
-        callback=_not_blank,
+        callback=source,
         help="Sampling settings: a name from `omnitts recipes`, or a YAML file.",
     ),
     click.option(
@@ -133,15 +127,23 @@ recipe_options = _options(
 )
 
 manifest_options = _options(
-    click.argument("manifest", metavar="MANIFEST", callback=_not_blank),
+    click.argument("manifest", metavar="MANIFEST", callback=source),
     recipe_options,
     click.option(
         "--voice",
         metavar="FILE",
-        callback=_not_blank,
+        callback=source,
         help="Voice for the lines without one of their own, made by `omnitts voice create`.",
     ),
     click.option("--limit", type=Whole(min=1), metavar="N", help="Only the first N utterances."),
+)
+
+
+portable_option = click.option(
+    "--portable-names",
+    is_flag=True,
+    help="Refuse ids that not every file system can hold, or tell apart, rather than warn of them: con, a:b, Ab beside "
+    "aB, unseen characters.",
 )
 
 
@@ -158,7 +160,7 @@ def _shard(_context: click.Context, _parameter: click.Parameter, value: str | No
 model_option = click.option(
     "--model",
     metavar="FOLDER|HUB_ID|NAME",
-    callback=_not_blank,
+    callback=source,
     help="Checkpoint: a folder, a hub id such as k2-fsa/OmniVoice, or a bundled one: mini, small and English, or "
     "noise, random weights for tests.  [default: mini]",
 )
@@ -220,13 +222,6 @@ output_options = _options(
     ),
 )
 
-replace_option = click.option(
-    "--replace-files",
-    is_flag=True,
-    help="Also replace files that omnitts did not write, or wrote for another manifest. What a command reads it never "
-    "replaces.",
-)
-
 layout_option = click.option(
     "--layout",
     metavar="flat|nested:N",
@@ -257,7 +252,7 @@ part_option = click.option(
 
 place_options = _options(
     click.option(
-        "--out", metavar="DIR", callback=_not_blank, help="Also look whether `synth` into this folder is all right."
+        "--out", metavar="DIR", callback=sink, help="Also look whether `synth` into this folder is all right."
     ),
     format_option,
     layout_option,
@@ -270,7 +265,7 @@ place_options = _options(
 
 @cli.command()
 @manifest_options
-@click.option("--out", required=True, metavar="DIR", callback=_not_blank, help="Folder for the results.")
+@click.option("--out", required=True, metavar="DIR", callback=sink, help="Folder for the results.")
 @model_option
 @device_option
 @dtype_option
@@ -295,6 +290,7 @@ place_options = _options(
     is_flag=True,
     help="Voice the good lines of a manifest that has bad ones. These are recorded as failed; the exit code is 1.",
 )
+@portable_option
 @click.option("--retry-failed", is_flag=True, help="Also make again the lines that failed in an earlier run.")
 @replace_option
 @part_option
@@ -315,7 +311,7 @@ place_options = _options(
     "--dump-logprobs",
     "dump_folder",
     metavar="FOLDER",
-    callback=_not_blank,
+    callback=sink,
     help="Also write FOLDER/ID.dump.safetensors: what the decoder saw at each step; for `omnitts dump`.",
 )
 @click.option(
@@ -362,8 +358,9 @@ def synth(
     save_codes: bool,
     resume: bool,
     keep_going: bool,
+    portable_names: bool,
     retry_failed: bool,
-    replace_files: bool,
+    replace: bool,
     part: tuple[int, int] | None,
     engine: str,
     workers: int | None,
@@ -403,7 +400,7 @@ def synth(
 
     audio = AudioOptions(format, sample_rate, subtype, audio_quality)
     check_encoder(audio)
-    run_recipe, lines = _read(manifest, recipe, settings, voice, limit, keep_going)
+    run_recipe, lines = _read(manifest, recipe, settings, voice, limit, keep_going, portable_names)
 
     from omnitts import job, tts
     from omnitts.dump.options import check_dumps, read_dumps
@@ -419,7 +416,7 @@ def synth(
     if dumps is not None:
         check_dumps(dumps, lines.utterances, lines.recipes)
     placed = _placed(layout, shard_size, save_codes)
-    output = Output(Path(out), audio, save_codes, dumps, placed, shard_size, part, replace_files)
+    output = Output(Path(out), audio, save_codes, dumps, placed, shard_size, part, replace)
     precision = run_recipe.precision if dtype == "auto" else dtype
     if engine == "local":
         if workers is not None or ray_address is not None:
@@ -428,7 +425,7 @@ def synth(
         exact = tts.resolve_dtype(precision, on)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
-    _check_output(output, lines, recipe, voice)
+    _check_output(output, lines, model, recipe, voice)
     # After what may be refused, which leaves no folder behind, and before the tensors, which take a while.
     check_folder(output.folder, "--out", (output.results.name, output.summary.name))
     if dumps is not None:
@@ -469,15 +466,28 @@ def synth(
     return 0 if totals.all_well else EXIT_FAILED
 
 
-def _check_output(output: Any, lines: Any, recipe: str, voice: str | None) -> None:
+def _check_output(output: Any, lines: Any, model: str | None, recipe: str, voice: str | None) -> None:
     """Raises InputError where ids do not fit into shards, or a file would be lost that the run did not write."""
-    from omnitts.losses import inputs_of, refuse_losses
-    from omnitts.recipe import recipe_file
+    from omnitts.losses import refuse_losses
     from omnitts.shards import check_shard_ids
 
     if output.shard_size is not None:
         check_shard_ids(lines.utterances, file=lines.name)
-    refuse_losses(output, lines, inputs_of(lines, (recipe_file(recipe), "the recipe"), (voice, "the voice")))
+    refuse_losses(output, lines, _inputs(model, recipe, lines, voice))
+
+
+def _inputs(model: str | None = None, recipe: str | None = None, lines: Any = None, voice: str | None = None) -> Any:
+    """All files that a command reads."""
+    from omnitts.inputs import Inputs
+    from omnitts.sources import add_manifest, add_model, add_recipe
+
+    inputs = Inputs()
+    add_model(inputs, model)
+    if recipe is not None:
+        add_recipe(inputs, recipe)
+    if lines is not None:
+        add_manifest(inputs, lines, voice)
+    return inputs
 
 
 def _placed(layout: str | None, shard_size: int | None, save_codes: bool) -> Any:
@@ -499,6 +509,7 @@ BUNDLED_NOTE = (
 
 def _check_place(
     lines: Any,
+    model: str | None,
     recipe: str,
     voice: str | None,
     *,
@@ -508,7 +519,7 @@ def _check_place(
     shard_size: int | None,
     save_codes: bool,
     part: tuple[int, int] | None,
-    replace_files: bool,
+    replace: bool,
 ) -> None:
     """For `check` and `plan`: raises InputError where `synth` would refuse the folder. Without one, all is right."""
     if out is None:
@@ -517,17 +528,17 @@ def _check_place(
     from omnitts.output import Output
 
     placed = _placed(layout, shard_size, save_codes)
-    output = Output(Path(out), AudioOptions(format), save_codes, None, placed, shard_size, part, replace_files)
-    _check_output(output, lines, recipe, voice)
+    output = Output(Path(out), AudioOptions(format), save_codes, None, placed, shard_size, part, replace)
+    _check_output(output, lines, model, recipe, voice)
 
 
 def _closing_line(totals: Any, output: Any) -> str:
     factor = totals.real_time_factor
-    line = f"{totals.written:,} of {totals.utterances:,} written to {output.folder}"
+    line = f"{totals.written:,} of {totals.utterances:,} written to {shown_path(output.folder)}"
     if totals.kept:
         line += f", {totals.kept:,} were there"
     if totals.failed:
-        line += f", {totals.failed:,} failed (see {output.results})"
+        line += f", {totals.failed:,} failed (see {shown_path(output.results)})"
     if totals.failed_before:
         line += f", {totals.failed_before:,} had failed before (--retry-failed tries them again)"
     if totals.dumps_failed:
@@ -546,18 +557,26 @@ def _read(
     voice: str | None,
     limit: int | None,
     keep_going: bool = False,
+    portable_names: bool = False,
 ) -> Any:
     """Reads recipe and manifest and prints the warnings; returns (recipe of the run, Manifest)."""
     from omnitts.manifest import read_all
 
-    run_recipe, reading = _reading(manifest, recipe, settings, voice, limit)
+    run_recipe, reading = _reading(manifest, recipe, settings, voice, limit, portable_names)
     reading.keep_going = keep_going
     lines = read_all(reading)
     _say_first("warning", lines.warnings)
     return run_recipe, lines
 
 
-def _reading(manifest: str, recipe: str, settings: tuple[str, ...], voice: str | None, limit: int | None) -> Any:
+def _reading(
+    manifest: str,
+    recipe: str,
+    settings: tuple[str, ...],
+    voice: str | None,
+    limit: int | None,
+    portable_names: bool = False,
+) -> Any:
     """Reads the recipe; returns (recipe of the run, the manifest's Reading)."""
     from omnitts.manifest import Reading
     from omnitts.recipe import load_recipe, parse_settings, with_settings
@@ -565,11 +584,15 @@ def _reading(manifest: str, recipe: str, settings: tuple[str, ...], voice: str |
     overrides = parse_settings(settings)
     base = load_recipe(recipe)
     run_recipe = with_settings(base, overrides, file="--set")
-    return run_recipe, Reading(manifest, recipe=base, settings=overrides, voice=voice, limit=limit)
+    reading = Reading(
+        manifest, recipe=base, settings=overrides, voice=voice, limit=limit, portable_names=portable_names
+    )
+    return run_recipe, reading
 
 
 @cli.command()
 @manifest_options
+@portable_option
 @place_options
 def check(
     manifest: str,
@@ -577,6 +600,7 @@ def check(
     settings: tuple[str, ...],
     voice: str | None,
     limit: int | None,
+    portable_names: bool,
     **place: Any,
 ) -> None:
     """Validate MANIFEST, its recipes and its references, without loading a model.
@@ -592,12 +616,12 @@ def check(
     All errors are counted and the first 20 told, each with file, line and field. Exit code 0 if there are none,
     else 2.
     """
-    _, lines = _read(manifest, recipe, settings, voice, limit)
-    _check_place(lines, recipe, voice, **place)
+    _, lines = _read(manifest, recipe, settings, voice, limit, portable_names=portable_names)
+    _check_place(lines, None, recipe, voice, **place)
     references = len(lines.recordings) + len(lines.voices)
     recipes = {recipe.name for recipe in lines.recipes}
     click.echo(
-        f"{lines.name}: {counted(len(lines.utterances), 'utterance')}, {counted(references, 'reference')}, "
+        f"{shown_path(lines.name)}: {counted(len(lines.utterances), 'utterance')}, {counted(references, 'reference')}, "
         f"{counted(len(recipes), 'recipe')}: all right"
         + ("; of recordings the start was read, `omnitts plan` reads all" if lines.recordings else "")
     )
@@ -605,6 +629,7 @@ def check(
 
 @cli.command()
 @manifest_options
+@portable_option
 @model_option
 @positions_option
 @place_options
@@ -614,6 +639,7 @@ def plan(
     settings: tuple[str, ...],
     voice: str | None,
     limit: int | None,
+    portable_names: bool,
     model: str | None,
     max_positions: int | None,
     **place: Any,
@@ -628,7 +654,7 @@ def plan(
     Exit codes: 0, nothing stands against it; 1, some utterances would fail, each of them named; 2, the input was
     refused.
     """
-    _, reading = _reading(manifest, recipe, settings, voice, limit)
+    _, reading = _reading(manifest, recipe, settings, voice, limit, portable_names)
 
     from omnitts.manifest import Lines
     from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
@@ -645,14 +671,14 @@ def plan(
     lines = reading.manifest(Lines(reading))
     _say_first("warning", lines.warnings)
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
-    _check_place(lines, recipe, voice, **place)
+    _check_place(lines, model, recipe, voice, **place)
     for line in describe(plans, lines.name):
         click.echo(line)
     return EXIT_FAILED if any(isinstance(plan, Unusable) for plan in plans) else 0
 
 
 @cli.command()
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", callback=source)
 @click.option("--verify", is_flag=True, help="Read all files, and compare their digests with those in results.jsonl.")
 def status(folder: str, verify: bool) -> int:
     """Say how far the job in DIR is, the --out folder of a `synth` that runs, was ended, or is done.
@@ -683,7 +709,7 @@ def recipes(context: click.Context) -> None:
 
 
 @recipes.command("show")
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", callback=source)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a setting first.")
 def recipes_show(name: str, settings: tuple[str, ...]) -> None:
     """Print all settings of a recipe as YAML, with what they mean: a start for one of your own."""
@@ -718,51 +744,45 @@ def voice() -> None:
 
 
 @voice.command("create")
-@click.argument("ref_audio", metavar="REF_AUDIO", callback=_not_blank)
+@click.argument("ref_audio", metavar="REF_AUDIO", callback=source)
 @click.option("--text", required=True, metavar="TRANSCRIPT", help="The words spoken in REF_AUDIO.")
-@click.option(
-    "-o",
-    "--out",
-    "path",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="NAME.safetensors",
-    help="The voice file to write.",
-)
+@out_option("NAME.safetensors")
 @model_option
 @device_option
-def voice_create(ref_audio: str, text: str, path: Path, model: str | None, device: str) -> None:
+def voice_create(ref_audio: str, text: str, out: str, replace: bool, model: str | None, device: str) -> None:
     """Encode REF_AUDIO once, for a manifest's `voice` field or --voice.
 
     3 to 10 seconds of clean speech serve best. A voice belongs to the codec of the checkpoint that made it.
     """
-    if path.suffix != ".safetensors":
-        raise InputError(f"{path} does not end in .safetensors, as voice files do", field="--out")
-    if os.path.realpath(path) == os.path.realpath(ref_audio):
-        raise InputError(f"{path} is the recording itself: choose another name", field="--out")
-
     from omnitts import tts
     from omnitts.audio import probe_audio
-    from omnitts.files import check_folder
+    from omnitts.inputs import Inputs
     from omnitts.manifest import reference_doubts
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.model.duration import FRAME_RATE
     from omnitts.model.text import has_words
-    from omnitts.model.voice import save_voice
+    from omnitts.model.voice import KIND, save_voice
     from omnitts.recipe import shown
+    from omnitts.sources import add_model
 
+    path = target(out, "--out", KIND, replace)
+    inputs = Inputs()
+    inputs.add(ref_audio, "the recording")
+    add_model(inputs, model)
+    path.check_free(inputs)
     if not has_words(text):
-        raise InputError(f"{shown(text)} has no word in it: write what is spoken in {ref_audio}", field="--text")
+        raise InputError(
+            f"{shown(text)} has no word in it: write what is spoken in {shown_path(ref_audio)}", field="--text"
+        )
     torch_device = tts.resolve_device(device)
     checkpoint = open_checkpoint(resolve_model(model))
-    check_folder(path.parent, "--out")
     for field, doubt in reference_doubts(ref_audio, probe_audio(ref_audio), text):
         click.echo(f"warning: {'--text' if field == 'ref_text' else 'REF_AUDIO'}: {doubt}", err=True)
     torch_dtype = tts.resolve_dtype("auto", torch_device)
     speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype, encoder=True)
     made = speaker.encode_voice(ref_audio, text)
     save_voice(path, made)
-    click.echo(f"{path}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
+    click.echo(f"{shown_path(out)}: {made.frames} frames, {made.frames / FRAME_RATE:.1f} s")
 
 
 @cli.group()
@@ -781,20 +801,8 @@ def dump() -> None:
     """
 
 
-dump_argument = click.argument("file", metavar="FILE", callback=_not_blank)
-dumps_argument = click.argument("folder", metavar="DIR", callback=_not_blank)
-
-
-def _out_option(metavar: str) -> Any:
-    return click.option(
-        "-o",
-        "--out",
-        "path",
-        required=True,
-        type=click.Path(path_type=Path),
-        metavar=metavar,
-        help="The file to write.",
-    )
+dump_argument = click.argument("file", metavar="FILE", callback=source)
+dumps_argument = click.argument("folder", metavar="DIR", callback=source)
 
 
 @dump.command("show")
@@ -817,14 +825,14 @@ def dump_show(file: str) -> None:
 
 @dump.command("plot")
 @dump_argument
-@_out_option("OUT.png|.svg")
+@out_option("OUT.png|.svg")
 @click.option(
     "--wav",
     metavar="FILE",
-    callback=_not_blank,
+    callback=source,
     help="Audio for the waveform.  [default: a file of the dump's name beside it: ID.wav, .flac, .ogg, .opus, .mp3]",
 )
-def dump_plot(file: str, path: Path, wav: str | None) -> None:
+def dump_plot(file: str, out: str, replace: bool, wav: str | None) -> None:
     """Draw a dump over time.
 
     When each cell was revealed and how surely, with the waveform. Needs matplotlib, of the extra plot.
@@ -832,22 +840,26 @@ def dump_plot(file: str, path: Path, wav: str | None) -> None:
     \b
       omnitts dump plot dumps/greeting.dump.safetensors -o greeting.png --wav wavs/greeting.wav
     """
-    from omnitts.audio import read_audio
     from omnitts.dump import load
-    from omnitts.dump.plot import SUFFIXES, write_plot
-    from omnitts.dump.recording import find_audio
-    from omnitts.files import check_target
+    from omnitts.dump.plot import KIND, write_plot
+    from omnitts.dump.recording import Recording, find_audio
+    from omnitts.inputs import Inputs
 
-    check_target(path, "--out", SUFFIXES)
+    path = target(out, "--out", KIND, replace)
+    inputs = Inputs()
+    inputs.add(file, "the dump")
+    audio = Recording(Path(wav)) if wav else find_audio(Path(file))
+    if audio is not None:
+        inputs.add(audio.path, "the audio")
+    path.check_free(inputs)
     loaded = load(file)
-    audio = wav or find_audio(Path(file))
-    write_plot(path, loaded, None if audio is None else read_audio(audio))
-    click.echo(f"{path}: {loaded.id}, " + (f"with {audio}" if audio else "no audio found beside the dump"))
+    write_plot(path, loaded, None if audio is None else audio.wave())
+    click.echo(f"{shown_path(out)}: {loaded.id}, " + (f"with {audio}" if audio else "no audio found beside the dump"))
 
 
 @dump.command("diff")
-@click.argument("file_a", metavar="A", callback=_not_blank)
-@click.argument("file_b", metavar="B", callback=_not_blank)
+@click.argument("file_a", metavar="A", callback=source)
+@click.argument("file_b", metavar="B", callback=source)
 def dump_diff(file_a: str, file_b: str) -> int:
     """Say where two runs of a line part, and why.
 
@@ -872,34 +884,53 @@ def dump_diff(file_a: str, file_b: str) -> int:
 @dump.command("report")
 @dumps_argument
 @click.option(
-    "--wavs", metavar="DIR", callback=_not_blank, help="Folder of the audio files.  [default: beside the dumps]"
+    "--wavs",
+    metavar="DIR",
+    callback=source,
+    help="Folder of the audio, that `synth` wrote into.  [default: beside the dumps]",
 )
-@_out_option("REPORT.html")
-def dump_report(folder: str, wavs: str | None, path: Path) -> int:
+@out_option("REPORT.html")
+def dump_report(folder: str, wavs: str | None, out: str, replace: bool) -> int:
     """Write one HTML page of all dumps in DIR.
 
     It is a table to sort and search, with audio, pictures and outliers. The page holds all it shows, and needs no
-    network. Audio takes about 7 KB a second of it. A dump that cannot be read is listed at its end.
+    network. Audio takes about 7 KB a second of it, and may lie in files or in tar shards. A dump that cannot be read is
+    listed at its end.
 
-    Exit codes: 0, all are in the page; 1, some could not be read; 2, the input was refused.
+    Exit codes: 0, all are in the page; 1, some could not be read, or with --wavs have no audio there; 2, the input was
+    refused.
 
     \b
       omnitts dump report dumps/ --wavs wavs/ -o report.html
     """
-    from omnitts.dump.report import SUFFIXES, write_report
-    from omnitts.files import check_target
+    from omnitts.dump.format import paths
+    from omnitts.dump.recording import check_folder, find_all, without_audio
+    from omnitts.dump.report import KIND, write_report
+    from omnitts.inputs import Inputs
+    from omnitts.sources import add_files
 
-    check_target(path, "--out", SUFFIXES)
-    dumps, complaints = write_report(path, folder, wavs)
+    path = target(out, "--out", KIND, replace)
+    if wavs is not None:
+        check_folder(wavs, "--wavs")
+    dumps = paths(folder)
+    recordings, unread = find_all(dumps, None if wavs is None else Path(wavs))
+    inputs = Inputs()
+    add_files(inputs, dumps, "a dump,")
+    add_files(inputs, {recording.path for recording in recordings.values()}, "audio,")
+    path.check_free(inputs)
+    written = write_report(path, dumps, recordings, folder)
+    complaints = [*unread, *written.complaints]
+    if wavs is not None and written.silent:
+        complaints.append(without_audio(written.silent, written.dumps, wavs))
     _say_first("warning", complaints)
-    click.echo(f"{path}: {counted(dumps, 'dump')}")
+    click.echo(f"{shown_path(out)}: {counted(written.dumps, 'dump')}")
     return EXIT_FAILED if complaints else 0
 
 
 @dump.command("export")
 @dumps_argument
-@_out_option("CELLS.parquet")
-def dump_export(folder: str, path: Path) -> int:
+@out_option("CELLS.parquet")
+def dump_export(folder: str, out: str, replace: bool) -> int:
     """Write all cells of DIR's dumps as a table.
 
     In Parquet, a row a cell and step, for DuckDB, pandas and others. Needs pyarrow, of the extra parquet.
@@ -910,35 +941,26 @@ def dump_export(folder: str, path: Path) -> int:
       omnitts dump export dumps/ -o cells.parquet
       duckdb -c "SELECT codebook, avg(logprob) FROM 'cells.parquet' WHERE step = revealed_at GROUP BY codebook"
     """
-    from omnitts.dump.export import SUFFIXES, export
-    from omnitts.files import check_target
+    from omnitts.dump.export import KIND, export
+    from omnitts.dump.format import paths
+    from omnitts.inputs import Inputs
+    from omnitts.sources import add_files
 
-    check_target(path, "--out", SUFFIXES)
+    path = target(out, "--out", KIND, replace)
+    inputs = Inputs()
+    add_files(inputs, paths(folder), "a dump,")
+    path.check_free(inputs)
     rows, complaints = export(path, folder)
     _say_first("warning", complaints)
-    click.echo(f"{path}: {counted(rows, 'row')}")
+    click.echo(f"{shown_path(out)}: {counted(rows, 'row')}")
     return EXIT_FAILED if complaints else 0
-
-
-json_option = click.option(
-    "--json", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JSON."
-)
-
-
-def _write_json(figures: Mapping[str, Any], path: Path) -> None:
-    import json
-
-    from omnitts.files import atomic_path
-
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 @cli.command("doctor")
 @model_option
 @device_option
 @json_option
-def doctor_command(model: str | None, device: str, path: Path | None) -> int:
+def doctor_command(model: str | None, device: str, out: str | None, replace: bool) -> int:
     """Say what is installed here, what is used and why, and whether it works.
 
     Versions, machine, GPUs, the checkpoint and whether its tensors load, engine and kernels, caches; at last a short
@@ -952,10 +974,9 @@ def doctor_command(model: str | None, device: str, path: Path | None) -> int:
       omnitts doctor --model k2-fsa/OmniVoice --device cuda --json doctor.json
     """
     from omnitts import doctor
-    from omnitts.files import check_folder
 
-    if path is not None:
-        check_folder(path.parent, "--json", (path.name,))
+    path = json_target(out, "doctor", replace)
+    _check_free(path, model)
     sections = []
     for section in doctor.examine(model, device):
         sections.append(section)
@@ -966,7 +987,9 @@ def doctor_command(model: str | None, device: str, path: Path | None) -> int:
     report = doctor.Report(sections)
     click.echo(counted(len(report.problems), "problem") if report.problems else "no problem")
     if path is not None:
-        _write_json(report.as_dict(), path)
+        from omnitts.json_file import write_json
+
+        write_json(path, "doctor", report.as_dict())
     return EXIT_FAILED if report.problems else 0
 
 
@@ -975,23 +998,33 @@ def bench() -> None:
     """Measure on this machine: speed, and what a precision changes."""
 
 
-def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Path | None) -> None:
+def _check_free(path: Any, *read: Any) -> None:
+    """Raises InputError when the file of --json may not be written. read: the arguments of `_inputs`."""
+    if path is not None:
+        path.check_free(_inputs(*read))
+
+
+def _show_figures(lines: Sequence[str], figures: Mapping[str, Any], path: Any, command: str) -> None:
     """A table for the terminal, and JSON for programs."""
     for line in lines:
         click.echo(line)
     if path is not None:
-        _write_json(figures, path)
+        from omnitts.json_file import write_json
+
+        write_json(path, command, figures)
 
 
 @bench.command("sampler")
 @click.option("--cells", type=Whole(min=8), default=128_000, show_default=True, help="Positions to sample.")
 @json_option
-def bench_sampler(cells: int, path: Path | None) -> None:
+def bench_sampler(cells: int, out: str | None, replace: bool) -> None:
     """Time the sampler's kernels: share of the copy bandwidth, and ratios to plain torch and to FlashInfer."""
     from omnitts.bench import sampler
 
+    path = json_target(out, "bench sampler", replace)
+    _check_free(path)
     figures = sampler.bench_sampler(cells)
-    _show_figures(sampler.sampler_table(figures), figures.as_dict(), path)
+    _show_figures(sampler.sampler_table(figures), figures.as_dict(), path, "bench sampler")
 
 
 random_option = click.option(
@@ -1019,7 +1052,8 @@ def bench_job(
     device: str,
     dtype: str,
     max_positions: int | None,
-    path: Path | None,
+    out: str | None,
+    replace: bool,
 ) -> None:
     """Time a whole job, as `synth` runs it: from a manifest on disk to WAV files on disk.
 
@@ -1034,6 +1068,8 @@ def bench_job(
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.recipe import load_recipe, parse_settings, with_settings
 
+    path = json_target(out, "bench job", replace)
+    _check_free(path, model, recipe)
     overrides = parse_settings(settings)
     run_recipe = with_settings(load_recipe(recipe), overrides, file="--set")
     torch_device = tts.resolve_device(device)
@@ -1045,7 +1081,7 @@ def bench_job(
         return tts.load_checkpoint(open_checkpoint(resolve_model(model)), torch_device, torch_dtype, encoder=True)
 
     figures = job.bench_job(load, run_recipe, utterances, max_positions)
-    _show_figures(job.job_table(figures), figures.as_dict(), path)
+    _show_figures(job.job_table(figures), figures.as_dict(), path, "bench job")
 
 
 @bench.command("precision")
@@ -1077,7 +1113,8 @@ def bench_precision(
     device: str,
     dtype: str,
     against: str,
-    path: Path | None,
+    out: str | None,
+    replace: bool,
 ) -> None:
     """Say what a precision changes on MANIFEST: tokens, logprobs and the choice of cells, and whole loops.
 
@@ -1085,7 +1122,9 @@ def bench_precision(
     """
     if dtype == against:
         raise InputError(f"{dtype}, as --against: name two precisions", field="--dtype")
+    path = json_target(out, "bench precision", replace)
     _, lines = _read(manifest, recipe, settings, voice, limit)
+    _check_free(path, model, recipe, lines, voice)
 
     from omnitts import tts
     from omnitts.bench import precision
@@ -1100,11 +1139,11 @@ def bench_precision(
     reference = tts.load_checkpoint(checkpoint, torch_device, reference_dtype, encoder=encoder, cuda_graphs=False)
     other = tts.load_engine(checkpoint, torch_device, torch_dtype, cuda_graphs=False)
     figures = precision.bench_precision(reference, other, dtype, list(lines.utterances))
-    _show_figures(precision.precision_table(figures), figures.as_dict(), path)
+    _show_figures(precision.precision_table(figures), figures.as_dict(), path, "bench precision")
 
 
 @bench.command("step")
-@click.option("--model", metavar="FOLDER|HUB_ID", callback=_not_blank, help="Checkpoint, in half precision.")
+@click.option("--model", metavar="FOLDER|HUB_ID", callback=source, help="Checkpoint, in half precision.")
 @random_option
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "fp8"]), default="bfloat16", show_default=True)
 @click.option(
@@ -1125,7 +1164,8 @@ def bench_step(
     works: tuple[str, ...],
     batches: tuple[int, ...],
     dump: bool,
-    path: Path | None,
+    out: str | None,
+    replace: bool,
 ) -> None:
     """Time a diffusion step with guidance, beside its matrix products alone, measured in the same run."""
     if (model is None) == (random_weights is None):
@@ -1135,6 +1175,8 @@ def bench_step(
     from omnitts.engine import FLOAT8, weights_dtype
     from omnitts.model.checkpoint import load_model, open_checkpoint, resolve_model
 
+    path = json_target(out, "bench step", replace)
+    _check_free(path, model)
     torch_device = tts.resolve_device("cuda")
     torch_dtype = tts.resolve_dtype(dtype, torch_device)
     weights = weights_dtype(torch_dtype)
@@ -1144,4 +1186,4 @@ def bench_step(
         loaded = load_model(open_checkpoint(resolve_model(model)), torch_device, weights)
     chosen = [work for work in step.WORKS if not works or work.name in works]
     figures = step.bench_step(loaded, chosen, batches or step.BATCHES, torch_dtype == FLOAT8, dump)
-    _show_figures(step.step_table(figures), figures.as_dict(), path)
+    _show_figures(step.step_table(figures), figures.as_dict(), path, "bench step")

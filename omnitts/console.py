@@ -31,15 +31,26 @@ class _Lossy(io.TextIOWrapper):
 
 
 class _Named(io.TextIOWrapper):
-    """Standard output, whose errors name it as those of files name these."""
+    """Standard output, whose errors name it as those of files name these; its reader may go away."""
 
     def write(self, text: str) -> int:
-        with naming("standard output"):
-            return super().write(text)
+        with naming("standard output"), self._unread():
+            super().write(text)
+        return len(text)
 
     def flush(self) -> None:
-        with naming("standard output"):
+        with naming("standard output"), self._unread():
             super().flush()
+
+    @contextmanager
+    def _unread(self) -> Iterator[None]:
+        """A reader that goes away, as `head` does, has had enough: what comes after goes nowhere, and is no error."""
+        try:
+            yield
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
 
 
 def prepare_streams() -> None:

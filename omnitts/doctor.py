@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import omnitts
-from omnitts.errors import InputError, counted, reason
+from omnitts.errors import InputError, counted, one_line, reason, shown_path
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ def guarded(title: str, check: Callable[[], Section]) -> Section:
     try:
         return check()
     except InputError as error:
-        return Section(title, problems=[" ".join(str(error).split())])
+        return Section(title, problems=[one_line(str(error))])
     except Exception as error:  # whatever a broken installation sets off
         return Section(title, problems=[f"this check failed: {reason(error)}; {_REPORT}"])
 
@@ -353,8 +353,8 @@ def checkpoint(model: str | None, asked: str, loaded: "list[TTS]") -> Section:
         _files(opened),
     )
     lines = [
-        f"{facts.path}, digest {facts.digest}",
-        f"codec {facts.codec}, digest {facts.codec_digest}, {opened.codec_path}",
+        f"{shown_path(facts.path)}, digest {facts.digest}",
+        f"codec {facts.codec}, digest {facts.codec_digest}, {shown_path(opened.codec_path)}",
         f"{counted(facts.layers, 'layer')} of {facts.hidden_size}, {facts.vocab_size:,} text ids",
         *(f"{name}: {size:,} bytes" for name, size in facts.files.items()),
         f"all tensors load, in {facts.dtype} on {device}: {facts.seconds:.1f} s",
@@ -450,11 +450,13 @@ def caches() -> Section:
     except ImportError as error:
         return Section("caches", [f"none: batch sizes are measured on GPUs, with Triton ({error})"])
     path, kept = knee.cache_file(), knee.kept()
-    lines = [f"{path}: {counted(len(kept), 'batch size')} found by measurement"]
+    lines = [f"{shown_path(path)}: {counted(len(kept), 'batch size')} found by measurement"]
     lines += [f"{counted(positions, 'position')}: {key}" for key, positions in kept.items()]
     problems = []
     if path.exists() and not kept:
-        problems.append(f"{path} holds no batch sizes that can be read: remove it, and they are measured anew")
+        problems.append(
+            f"{shown_path(path)} holds no batch sizes that can be read: remove it, and they are measured anew"
+        )
     return Section("caches", lines, Caches(str(path), kept), problems)
 
 

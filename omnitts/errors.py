@@ -1,5 +1,7 @@
 """The one exception for mistakes of the user's: bad manifests, recipes, options. How messages are worded."""
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -27,11 +29,25 @@ class InputError(Exception):
         self.field = field
 
     def __str__(self) -> str:
-        place = "" if self.file is None else str(self.file)
+        place = "" if self.file is None else shown_path(self.file)
         if self.line is not None:
             place = f"{place}:{self.line}" if place else f"line {self.line}"
         parts = [part for part in (place, self.field, self.message) if part]
-        return " ".join(": ".join(parts).split())
+        return one_line(": ".join(parts))
+
+
+_BREAKS = re.compile(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+
+
+def one_line(text: str) -> str:
+    """A text without its line breaks. Blanks within a line stay as they are: they may be those of a path."""
+    return _BREAKS.sub(" ", text.strip())
+
+
+def shown_path(path: str | bytes | PathLike) -> str:
+    """A path for a message: bare, or in quotes where blanks at an end, or what cannot be seen, would mislead."""
+    text = os.fsdecode(path) if isinstance(path, str | bytes | PathLike) else str(path)
+    return text if text and text.isprintable() and text == text.strip() else repr(text)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -41,7 +57,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 def reason(error: BaseException) -> str:
     """Why something failed, in one line; of what tells little by itself, the class too."""
-    text = " ".join(str(error).split())
+    text = one_line(str(error))
     if text and isinstance(error, InputError | RuntimeError):  # ours, and torch's
         return text
     return f"{type(error).__name__}: {text}".rstrip(": ")

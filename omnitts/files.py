@@ -11,28 +11,14 @@ from os import PathLike
 from pathlib import Path
 from typing import IO
 
-from omnitts.errors import InputError, naming
+from omnitts.errors import InputError, naming, shown_path
+
+_NAME_BYTES = 255  # that a name in a folder has room for
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
-
-
-def check_target(path: Path, option: str, suffixes: Sequence[str]) -> None:
-    """Raise InputError when the file that `option` names could not be written, or has none of the suffixes."""
-    if path.suffix.lower() not in suffixes:
-        raise InputError(f"{path} does not end in {' or '.join(suffixes)}", field=option)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file", field=option)
-    if not path.parent.is_dir():
-        raise InputError(f"no such folder: {path.parent}; make it first, or choose another", field=option)
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot write to {path.parent}: {reason}; choose another folder", field=option) from None
 
 
 def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
@@ -41,17 +27,21 @@ def check_folder(folder: Path, option: str, names: Sequence[str] = ()) -> None:
     names: files to be written that a folder of the same name would keep out.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: name a folder", field=option)
+        raise InputError(f"{shown_path(folder)} is a file: name a folder", field=option)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"cannot write to {folder}: {reason}; choose another folder", field=option) from None
+        raise InputError(
+            f"cannot write to {shown_path(folder)}: {reason}; choose another folder", field=option
+        ) from None
     for name in names:
         if (folder / name).is_dir():
-            raise InputError(f"{folder / name} is a folder, where a file is to be written: move it", field=option)
+            raise InputError(
+                f"{shown_path(folder / name)} is a folder, where a file is to be written: move it", field=option
+            )
 
 
 def sweep(folder: Path) -> None:
@@ -64,7 +54,10 @@ def sweep(folder: Path) -> None:
 
 def temporary_path(path: Path) -> Path:
     """Beside a path, hidden; it names the process, so that `sweep` knows whether anybody still writes there."""
-    return path.with_name(f".{path.name}.tmp-{_host()}-{os.getpid()}")
+    name, ending = path.name, f".tmp-{_host()}-{os.getpid()}"
+    if len(os.fsencode(name)) + len(ending) >= _NAME_BYTES:
+        name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+    return path.with_name(f".{name}{ending}")
 
 
 @cache
@@ -94,7 +87,9 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
         # Not "w", which would empty another run's file.
         file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (closed below)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder", field=option) from None
+        raise InputError(
+            f"cannot write {shown_path(path)}: {error.strerror}; choose another folder", field=option
+        ) from None
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +107,9 @@ def open_alone(path: Path, option: str) -> Iterator[IO[str]]:
 
 def another_run(folder: Path, option: str) -> InputError:
     """The error of a run into a folder that another one has."""
-    return InputError(f"another run is writing into {folder}: wait for it, or choose another folder", field=option)
+    return InputError(
+        f"another run is writing into {shown_path(folder)}: wait for it, or choose another folder", field=option
+    )
 
 
 def is_open_alone(path: Path) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 
+from omnitts.errors import shown_path
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -15,7 +17,7 @@ class Input:
     path: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.path}"
+        return f"{self.what} {shown_path(self.path)}"
 
 
 class Inputs:

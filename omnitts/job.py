@@ -24,7 +24,7 @@ from omnitts.audio import stderr_lock
 from omnitts.claims import Claims
 from omnitts.console import stop_gently
 from omnitts.dump.format import is_dump
-from omnitts.errors import InputError, counted, naming, reason
+from omnitts.errors import InputError, counted, naming, reason, shown_path
 from omnitts.files import atomic_path, open_alone, sweep
 from omnitts.fingerprint import State
 from omnitts.ledger import Entry, Ledger, hash_of
@@ -160,7 +160,7 @@ def _results_alone(output: Output) -> Iterator[IO[str]]:
 
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
-        name = f"cannot write {error.filename}: " if error.filename else ""
+        name = f"cannot write {shown_path(error.filename)}: " if error.filename else ""
         return f"{name}{error.strerror or error}; put that right, and the same command goes on from here"
     if isinstance(error, InputError):  # of the manifest, which is read while the run goes on
         return f"{str(error).splitlines()[0]}; the same command goes on from here"

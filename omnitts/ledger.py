@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from omnitts.fingerprint import State, state_of
-from omnitts.manifest import name_hash
+from omnitts.names import name_hash
 from omnitts.results import by_age, read_results, results_files
 
 UNKNOWN = -1  # a length that a line does not tell, as those of earlier versions

@@ -5,14 +5,13 @@ None of these is replaced or removed. A file of omnitts's own is one that a line
 
 import json
 import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from omnitts.claims import name_in, read_claims
 from omnitts.dump.format import is_dump
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.files import another_run, is_open_alone
 from omnitts.fingerprint import State
 from omnitts.inputs import Inputs
@@ -81,7 +80,7 @@ class _Check:
         for path, is_own in ((output.results, holds_results), (output.summary, _is_summary)):
             there = self._no_input(path) and os.path.lexists(path) and not path.is_dir()
             if there and not (path.is_file() and is_own(path)):
-                self.foreign.add(str(path))
+                self.foreign.add(shown_path(path))
         if output.shard_size is not None:
             for path in shard_paths(output.folder, output.part):
                 if self._no_input(path):
@@ -104,7 +103,7 @@ class _Check:
     def _no_input(self, path: Path) -> bool:
         found = self.inputs.find(path)
         if found is not None:
-            self.hit.add(f"{path} is {found}")
+            self.hit.add(f"{shown_path(path)} is {found}")
         return found is None
 
     def _own_or_foreign(self, path: Path) -> bool:
@@ -112,9 +111,11 @@ class _Check:
         if not os.path.lexists(path) or path.is_dir():
             return True
         state = self.ledger.state(self.output.name_of(path))
-        own = state not in (None, State.CHANGED) or self._claimed(path) or (_is_a_dump(path, self.output))
+        own = state not in (None, State.CHANGED) or self._claimed(path) or _is_a_dump(path, self.output)
         if not own:
-            self.foreign.add(f"{path} (changed since it was written)" if state is State.CHANGED else str(path))
+            self.foreign.add(
+                f"{shown_path(path)} (changed since it was written)" if state is State.CHANGED else shown_path(path)
+            )
         return own
 
     def _claimed(self, path: Path) -> bool:
@@ -158,11 +159,11 @@ class _Check:
             raise InputError(self._another_job(), field="--out")
 
     def _another_job(self) -> str:
-        mine, other = self.lines.name, self.other_manifest
-        stem = Path(mine).stem
+        folder, stem = self.output.folder, Path(self.lines.name).stem
+        mine, other = shown_path(self.lines.name), shown_path(self.other_manifest or "")
         return (
-            f"{self.output.folder} holds {counted(self.others.count, 'line')} of {other} under ids that {mine} has "
-            f"too: {self.others}; choose a folder for each, such as {self.output.folder / stem}, or give ids of their "
+            f"{shown_path(folder)} holds {counted(self.others.count, 'line')} of {other} under ids that {mine} has "
+            f"too: {self.others}; choose a folder for each, such as {shown_path(folder / stem)}, or give ids of their "
             f'own, such as "{stem}-{self.others.first[0]}"; --replace-files replaces them'
         )
 
@@ -190,25 +191,6 @@ def source_of(manifest: Manifest, folder: Path) -> str | None:
         return name_in(folder, Path(manifest.source))
     except ValueError:  # on another drive
         return Path(os.path.abspath(manifest.source)).as_posix()
-
-
-def inputs_of(lines: Manifest, *more: tuple[str | None, str]) -> Inputs:
-    """All files that a run over a manifest reads; `more` are (path or None, what it is)."""
-    inputs = Inputs()
-    if lines.source is not None:
-        inputs.add(lines.source, "the manifest")
-    named: Sequence[tuple[Iterable[str], str]] = (
-        (lines.recordings, "the recording"),
-        (lines.voices, "the voice"),
-        (lines.recipe_files, "the recipe"),
-    )
-    for paths, what in named:
-        for path in paths:
-            inputs.add(path, what)
-    for path, what in more:
-        if path is not None:
-            inputs.add(path, what)
-    return inputs
 
 
 def _as_from_here(folder: Path, recorded: str | None) -> str:

@@ -4,7 +4,6 @@ All that is wrong with the file itself is found before any audio is made, and to
 the header and the samples up to the first sound are read: what is damaged further on fails when its turn comes.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -20,14 +19,14 @@ from itertools import islice
 from typing import IO, Any
 
 from omnitts.clips import MAX_DURATION, clips_of, too_long
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.model.duration import FRAME_RATE, estimate_seconds
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import near_languages, resolve_language
 from omnitts.model.text import has_words
+from omnitts.names import Names, doubts, read_id, twin_doubt
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, recipe_file, shown, with_settings
 
-MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
 KEPT = 1 << 14  # utterances of a manifest that stay in memory
 _LINES_A_LOOK = 64  # between two looks at whether the file is still the same
@@ -44,8 +43,6 @@ FIELDS = (
 )
 _FIELD_SET = frozenset(FIELDS)
 
-_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
-_SAFE_ID = re.compile(rf"(?![\s.-])[^/\\{_CONTROL}]+(?<!\s)")
 _NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")  # no tokenizer takes these
 
 
@@ -117,6 +114,7 @@ def read_manifest(
     settings: Mapping[str, object] | None = None,
     voice: str | os.PathLike[str] | None = None,
     limit: int | None = None,
+    portable_names: bool = False,
 ) -> Manifest:
     """Read and check a manifest, in one of three forms told by the file's suffix.
 
@@ -134,10 +132,12 @@ def read_manifest(
         settings: changes to the run's recipe and to those that lines name; a line's own mapping outdoes them.
         voice: a voice file for the lines that have neither a voice nor a reference of their own.
         limit: read only so many utterances.
+        portable_names: refuse ids that not every file system can hold, rather than warn of them.
 
     Raises ManifestError with all the problems of the file; InputError when `settings` are wrong themselves.
     """
-    return read_all(Reading(source, recipe=recipe, settings=settings, voice=voice, limit=limit))
+    reading = Reading(source, recipe=recipe, settings=settings, voice=voice, limit=limit, portable_names=portable_names)
+    return read_all(reading)
 
 
 def read_all(reading: "Reading") -> Manifest:
@@ -164,6 +164,7 @@ class Reading:
         voice: str | os.PathLike[str] | None = None,
         limit: int | None = None,
         keep_going: bool = False,
+        portable_names: bool = False,
     ):
         """The arguments are those of `read_manifest`. keep_going: leave bad lines out, and go on with the others."""
         self.keep_going = keep_going
@@ -172,6 +173,7 @@ class Reading:
         name, folder = ("stdin", "") if self.source == "-" else (self.source, os.path.dirname(self.source))
         run_voice = None if voice is None else os.fspath(voice)
         self.checker = _Checker(name, folder, recipe, settings or {}, run_voice)
+        self.checker.portable_names = portable_names
         self.once = self.source == "-" or _is_stream(self.source)
         self.copy: IO[bytes] | None = None  # of what can be read once only
         self.version: tuple[int, ...] | None = None  # of the file
@@ -422,11 +424,6 @@ def _other_kind(start: bytes) -> str | None:
 # Each raises InputError with only a message; the checker knows the place.
 
 
-def name_hash(name: str) -> int:
-    """64 bits that stand for a name: among a million, two share them once in thirty million manifests."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
-
-
 def _string(value: object) -> str | None:
     """Blank strings, which lists made from tables are full of, count as absent."""
     if not isinstance(value, str):
@@ -453,19 +450,6 @@ def _transcript(value: object) -> str | None:
     if text is not None and not has_words(text):
         raise InputError(f"{shown(text)} has no word in it: write what is spoken in ref_audio")
     return text
-
-
-def _file_name(value: object) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"wanted a text in quotes, got {shown(value)}")
-    if not value.strip():
-        raise InputError("is blank: give a name, or leave it out and the line's number is taken")
-    if not _SAFE_ID.fullmatch(value) or len(value.encode()) > MAX_ID_BYTES:
-        raise InputError(
-            f"{shown(value)} cannot name a file: no slash, backslash or control character, no dot or dash in "
-            f"front, no space at either end, 1 to {MAX_ID_BYTES} bytes"
-        )
-    return value
 
 
 def _seconds(value: object) -> float:
@@ -500,7 +484,7 @@ def _check_recording(path: str) -> float:
 
     seconds = probe_audio(path)
     if seconds < 1 / FRAME_RATE:
-        raise InputError(f"only {seconds:.3f} s long: {path}; choose a recording of 3 to 10 s")
+        raise InputError(f"only {seconds:.3f} s long: {shown_path(path)}; choose a recording of 3 to 10 s")
     return seconds
 
 
@@ -509,15 +493,25 @@ def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple
     if seconds > LONG_REFERENCE:
         yield (
             "ref_audio",
-            f"{seconds:.0f} s long: {path}; 3 to 10 s serve best, and every further second slows the work",
+            f"{seconds:.0f} s long: {shown_path(path)}; 3 to 10 s serve best, and every further second slows the work",
         )
     spoken = estimate_seconds(ref_text)
     if seconds > _STILLNESS + _ODD_SLOWNESS * spoken or (spoken > 2 and spoken > seconds * _ODD_HASTE):
-        pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {path} lasts {seconds:.1f} s"
+        lasts = f"{shown_path(path)} lasts {seconds:.1f} s"
+        pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {lasts}"
         yield "ref_text", f"{pace}: are these the words in it? Speech is made at the pace of the two"
 
 
 # --- Records to utterances -------------------------------------------------------------------------------
+
+
+@dataclass
+class _Warning:
+    """What is told once of many lines: in which words, of which line first, of how many."""
+
+    message: str
+    line: int | None
+    count: int = 0
 
 
 class _Checker:
@@ -538,9 +532,11 @@ class _Checker:
         self.count = 0  # of good lines
         self.first_time = True  # or else the file was checked before
         self.problems: list[InputError] = []
-        self.warned: dict[tuple[str, str], list[int]] = {}  # (field, message) -> [first line, lines]
+        self.warned: dict[tuple[str, str], _Warning] = {}  # by field, and message or kind
+        self.portable_names = False
 
-        self.lines_by_id: dict[int, int] = {}  # by a hash: a million names take a tenth of the memory so
+        self.names = Names()
+        self.bad_lines: set[int] = set()
         self.voice_lines: dict[str, int] = {}  # path -> first line
         self.refused_ids: dict[int, str] = {}  # of bad lines that have a good id
         self.run_recipe_used = False
@@ -559,8 +555,9 @@ class _Checker:
     def problem(self, field: str | None, message: str) -> None:
         self.problems.append(InputError(message, file=self.name, line=self.line, field=field))
 
-    def warn(self, field: str, message: str) -> None:
-        self.warned.setdefault((field, message), [self.line, 0])[1] += 1
+    def warn(self, field: str, message: str, kind: str | None = None) -> None:
+        """Warnings of a field that say the same, or are of one kind, are told once, in the words of the first."""
+        self.warned.setdefault((field, kind or message), _Warning(message, self.line)).count += 1
 
     def fatal(self, message: str) -> ManifestError:
         """What ends the reading: the problems so far and this one."""
@@ -576,9 +573,9 @@ class _Checker:
 
     def warnings(self) -> list[str]:
         messages = []
-        for (field, message), (line, count) in self.warned.items():
-            more = "" if count == 1 else f" (and on {counted(count - 1, f'more {self.unit}')})"
-            messages.append(str(InputError(message + more, file=self.name, line=line, field=field)))
+        for (field, _), found in self.warned.items():
+            more = "" if found.count == 1 else f" (and on {counted(found.count - 1, f'more {self.unit}')})"
+            messages.append(str(InputError(found.message + more, file=self.name, line=found.line, field=field)))
         return messages
 
     def lines(self, stream: IO[bytes]) -> Iterator[str]:
@@ -611,6 +608,8 @@ class _Checker:
 
     def add(self, record: dict[str, Any]) -> Utterance | None:
         """The utterance of a record, unless something is wrong with it."""
+        if not self.first_time and self.line in self.bad_lines:
+            return None  # also for what is looked at the first time only
         problems_before = len(self.problems)
         for key in record.keys() - _FIELD_SET:
             self.unknown_field(key)
@@ -639,6 +638,7 @@ class _Checker:
         if self.first_time and len(self.problems) == problems_before:
             self.length(utterance)
         if len(self.problems) > problems_before:
+            self.bad_lines.add(self.line)
             if utterance.id is not None:
                 self.refused_ids[self.line] = utterance.id
             return None
@@ -667,13 +667,26 @@ class _Checker:
         self.warn(printable(key), self.unknown_fields[key])
 
     def id(self, record: dict[str, Any]) -> str | None:
-        value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", _file_name)
+        value = f"{self.line:06d}" if record.get("id") is None else self.take(record, "id", read_id)
         if value is None or not self.first_time:
             return value
-        if (first := self.lines_by_id.setdefault(name_hash(value), self.line)) != self.line:
+        first, twin = self.names.add(value, self.line)
+        if first is not None:
             self.problem("id", f"{shown(value)} is the id of {self.unit} {first} too: each names an output")
             return None
+        for rule, doubt in doubts(value):
+            self.doubtful_id(rule, doubt)
+        if twin is not None:
+            self.doubtful_id("twin", twin_doubt(value, f"{self.unit} {twin}"))
+            # Where it is refused, the file of its name may be that of the good line.
+            return None if self.portable_names else value
         return value
+
+    def doubtful_id(self, rule: str, message: str) -> None:
+        if self.portable_names:
+            self.problem("id", message)
+        else:
+            self.warn("id", message, kind=rule)
 
     def language(self, record: dict[str, Any]) -> str | None:
         """The first of the language fields that names a known one; a warning when none does, or another disagrees."""

@@ -15,7 +15,7 @@ from omnitts.dump.format import to_bytes
 from omnitts.dump.options import Dumps
 from omnitts.dump.record import dump_of
 from omnitts.encoding import AudioOptions, encode_audio
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.fingerprint import Fingerprint
 from omnitts.layout import Layout
 from omnitts.recipe import digest
@@ -124,7 +124,7 @@ def write_files(speech: Speech, output: Output, claims: Claims, sample_rate: int
                     claims.remove(path)
                 raise
             name, why = Path(failure.filename or path).name, failure.strerror or failure
-            message = f"cannot write {name}: {why}; put that right, and run this line again"
+            message = f"cannot write {shown_path(name)}: {why}; put that right, and run this line again"
             error = str(InputError(message, file=file, line=speech.line, field="id"))
     if error is not None:
         claims.remove(path)
@@ -145,7 +145,11 @@ def write_dump(speech: Speech, output: Output, claims: Claims, tts: "TTS", line:
     except OSError as failure:
         why = failure.strerror or failure
         claims.remove(path)
-        return {**line, "dump": None, "dump_error": f"cannot write {path}: {why}; the audio is not concerned"}
+        return {
+            **line,
+            "dump": None,
+            "dump_error": f"cannot write {shown_path(path)}: {why}; the audio is not concerned",
+        }
     return {**line, "dump": path.name, "files": {**line["files"], **told(made, output)}}
 
 

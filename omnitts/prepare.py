@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 from omnitts.clips import clips_of
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.manifest import ManifestError, Utterance
 from omnitts.model.checkpoint import Checkpoint
 from omnitts.model.text import build_prompt_text, encode_prompts
@@ -90,7 +90,7 @@ def check_voices(
         made_with = load_voice(path).codec
         if made_with != checkpoint.codec_digest:
             message = (
-                f"{path} was made with another codec ({made_with}) than this checkpoint's "
+                f"{shown_path(path)} was made with another codec ({made_with}) than this checkpoint's "
                 f"({checkpoint.codec_digest}): make it again with `omnitts voice create`"
             )
             place = {"field": "--voice"} if path == run_voice else {"file": file, "line": line, "field": "voice"}

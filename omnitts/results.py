@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.files import is_open_alone
 from omnitts.fingerprint import digest_of, file_digest
 from omnitts.manifest import Utterance
@@ -74,9 +74,8 @@ def refuse_other_parts(folder: Path, own: Path) -> None:
     """Raises InputError while a run over parts of another number, or over the whole, writes into the folder."""
     for path in results_files(folder):
         if number_of_parts(path) != number_of_parts(own) and is_open_alone(path):
-            message = (
-                f"another run, with another --shard, is writing into {folder}: wait for it, or choose another folder"
-            )
+            where = f"is writing into {shown_path(folder)}: wait for it, or choose another folder"
+            message = f"another run, with another --shard, {where}"
             raise InputError(message, field="--out")
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.files import is_open_alone
 from omnitts.fingerprint import State, file_digest, state_of
 from omnitts.ledger import UNKNOWN, Ledger, files_of
-from omnitts.manifest import name_hash
+from omnitts.names import name_hash
 from omnitts.results import RESULTS, SUMMARY, number_of_parts, part_of, read_results, results_files
 
 
@@ -54,9 +54,9 @@ def read_parts(folder: Path, *, verify: bool = False) -> list[Part]:
     verify: read them all, and compare their digests too. Raises InputError where there is no job.
     """
     if not folder.is_dir():
-        raise InputError(f"{'a file' if folder.exists() else 'no such folder'}: {folder}")
+        raise InputError(f"{'a file' if folder.exists() else 'no such folder'}: {shown_path(folder)}")
     if not results_files(folder):
-        raise InputError(f"no {RESULTS} in {folder}: give the --out folder of `omnitts synth`")
+        raise InputError(f"no {RESULTS} in {shown_path(folder)}: give the --out folder of `omnitts synth`")
     try:
         ledger = Ledger(folder)
         lost = _lost(ledger) | (_altered(ledger) if verify else False)

@@ -278,7 +278,7 @@ def test_missing_file_and_folder(folder):
         ('{"text": "a\\ud800b"}', "text", "half a surrogate pair"),
         ('{"text": "a", "id": " "}', "id", "is blank: give a name, or leave it out"),
         ('{"text": "a", "id": ""}', "id", "is blank"),
-        ('{"text": "a", "id": 5}', "id", "wanted a text in quotes, got 5"),
+        ('{"text": "a", "id": 5.0}', "id", "wanted a text in quotes or a whole number, got 5.0"),
         ('{"text": "a", "language_id": 5}', "language_id", "wanted a text"),
         ('{"text": "a", "instruct": "femal"}', "instruct", "'female'"),
         ('{"text": "a", "instruct": ["female"]}', "instruct", "got a list"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from omnitts.dump.figures import difference, mean
 from omnitts.dump.format import Dump
-from omnitts.errors import InputError, counted
+from omnitts.errors import InputError, counted, shown_path
 from omnitts.model.duration import FRAME_RATE
 from omnitts.recipe import SETTINGS, printable
 
@@ -301,7 +301,7 @@ def _is_cause(name: str) -> bool:
 
 def describe(result: Difference, name_a: str, name_b: str) -> list[str]:
     """The comparison as lines of text, the verdict last."""
-    lines = [f"A  {name_a}", f"B  {name_b}", *_metadata_lines(result), ""]
+    lines = [f"A  {shown_path(name_a)}", f"B  {shown_path(name_b)}", *_metadata_lines(result), ""]
     lines += _step_table(result)
     if result.codes:
         lines += ["", f"The results differ in {counted(result.codes, 'code')}."]

@@ -2,24 +2,35 @@
 
 from collections.abc import Iterator
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from omnitts import __version__
 from omnitts.dump.format import Dump, load, paths
-from omnitts.errors import InputError
-from omnitts.files import atomic_path
+from omnitts.errors import InputError, shown_path
 from omnitts.model.duration import FRAME_RATE
+from omnitts.targets import Kind, Target, writing
 
 if TYPE_CHECKING:
     import pyarrow
 
-SUFFIXES = (".parquet",)
 _GROUP_ROWS = 1 << 20  # in a row group, about: some 40 MB before compression
+_MARK = b"omnitts"  # in the file's metadata, with the version
 _NUMBERS = ("logprob", "confidence", "score", "cond_logprob", "uncond_logprob")
 
 
-def export(path: str | PathLike, folder: str | PathLike) -> tuple[int, list[str]]:
+def _is_export(path: Path) -> bool:
+    import pyarrow.parquet
+
+    return _MARK in (pyarrow.parquet.read_metadata(path).metadata or {})
+
+
+KIND = Kind("a table of dumps", (".parquet",), _is_export)
+
+
+def export(path: str | PathLike | Target, folder: str | PathLike) -> tuple[int, list[str]]:
     """Writes a row a cell and dumped step, whole or not at all. docs/dumps.md has the columns.
 
     Returns how many, and a line for each dump that could not be read. A dump at a time, so memory does not grow with
@@ -32,7 +43,7 @@ def export(path: str | PathLike, folder: str | PathLike) -> tuple[int, list[str]
         raise InputError("Parquet needs pyarrow: pip install pyarrow, or the extra parquet") from error
     found, schema, rows, complaints = paths(folder), _schema(), 0, []
     with (
-        atomic_path(path) as temporary,
+        writing(path) as temporary,
         pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
     ):
         for dump_path in found:
@@ -45,7 +56,7 @@ def export(path: str | PathLike, folder: str | PathLike) -> tuple[int, list[str]
                 writer.write_table(pyarrow.table(group, schema=schema))
                 rows += len(group["step"])
         if len(complaints) == len(found):
-            raise InputError(f"none of the dumps in {folder} can be read: {complaints[0]}")
+            raise InputError(f"none of the dumps in {shown_path(folder)} can be read: {complaints[0]}")
     return rows, complaints
 
 
@@ -59,7 +70,8 @@ def _schema() -> "pyarrow.Schema":
             ("token", pa.int16()),
             *[(name, pa.float32()) for name in _NUMBERS],
             *[("masked", pa.bool_()), ("revealed_at", pa.int16()), ("final_code", pa.int16())],
-        ]
+        ],
+        metadata={_MARK: __version__},
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.files import atomic_path
 from omnitts.model.duration import FRAME_RATE
 
@@ -136,7 +136,7 @@ def load(path: str | PathLike) -> Dump:
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir():
-        raise InputError(f"a folder, not a dump: {path}")
+        raise InputError(f"a folder, not a dump: {shown_path(path)}")
     try:
         with safe_open(path, framework="np") as file:
             texts = file.metadata() or {}
@@ -147,9 +147,9 @@ def load(path: str | PathLike) -> Dump:
                 raise _damaged(path, f"no {', '.join(missing)}")
             arrays = {name: file.get_tensor(name) for name in _ARRAYS if name in names}
     except FileNotFoundError as error:
-        raise InputError(f"no such file: {path}") from error
+        raise InputError(f"no such file: {shown_path(path)}") from error
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a dtype that numpy lacks
-        raise InputError(f"not a dump, or a damaged one: {path} ({error}); {_MAKE_ONE}") from error
+        raise InputError(f"not a dump, or a damaged one: {shown_path(path)} ({error}); {_MAKE_ONE}") from error
     dump = Dump(**_read_meta(texts, path), **arrays)
     _check_arrays(dump, path)
     return dump
@@ -170,19 +170,21 @@ def paths(folder: str | PathLike) -> list[Path]:
     """The dumps in a folder, by name. Raises InputError when there are none."""
     if not Path(folder).is_dir():
         known = "a file, not a folder of dumps" if Path(folder).exists() else "no such folder"
-        raise InputError(f"{known}: {folder}")
+        raise InputError(f"{known}: {shown_path(folder)}")
     found = sorted(Path(folder).glob(f"**/*{SUFFIX}"))
     if not found:
-        raise InputError(f"no dumps (*{SUFFIX}) in {folder}; {_MAKE_ONE}")
+        raise InputError(f"no dumps (*{SUFFIX}) in {shown_path(folder)}; {_MAKE_ONE}")
     return found
 
 
 def _check_format(texts: Mapping[str, str], path: str | PathLike) -> None:
     if texts.get("format") != FORMAT:
-        raise InputError(f"a safetensors file, but not a dump: {path}; {_MAKE_ONE}")
+        raise InputError(f"a safetensors file, but not a dump: {shown_path(path)}; {_MAKE_ONE}")
     version = texts.get("version", "")
     if version != str(VERSION):
-        raise InputError(f"a dump of version {version!r}, this omnitts reads {VERSION}: {path}; update omnitts")
+        raise InputError(
+            f"a dump of version {version!r}, this omnitts reads {VERSION}: {shown_path(path)}; update omnitts"
+        )
 
 
 def _read_meta(texts: Mapping[str, str], path: str | PathLike) -> dict[str, Any]:
@@ -230,4 +232,4 @@ def _check_arrays(dump: Dump, path: str | PathLike) -> None:
 
 
 def _damaged(path: str | PathLike, why: str) -> InputError:
-    return InputError(f"a damaged dump: {path} ({why}); make it again")
+    return InputError(f"a damaged dump: {shown_path(path)} ({why}); make it again")

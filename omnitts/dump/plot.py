@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from omnitts import __version__
 from omnitts.dump.figures import by_step_and_codebook, reveal_order, thinned
 from omnitts.dump.format import Dump
 from omnitts.errors import InputError
-from omnitts.files import atomic_path
+from omnitts.targets import Kind, Target, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-SUFFIXES = (".png", ".svg")
 
 # Both are even in lightness and the same to the colour-blind. The darkest is the earliest step, the least certain cell.
 _ORDER, _CERTAINTY = "viridis", "cividis"
@@ -27,19 +27,32 @@ _WAVE = "#31688e"
 _WAVE_BINS = 4000
 _MOST_COLUMNS = 2000  # of an image: more than there are pixels would be drawn at random, or blurred
 _TITLE_COLUMNS = 100
+_MARKED = {"png": "Software", "svg": "Creator"}  # the metadata that name the program
+_START = 1 << 12  # bytes of a file, in which they are
 
 
-def write_plot(path: str | PathLike, dump: Dump, audio: tuple[np.ndarray, int] | None = None) -> None:
+def _is_plot(path: Path) -> bool:
+    with open(path, "rb") as file:
+        start = file.read(_START)
+    if start.startswith(b"\x89PNG"):
+        return b"tEXtSoftware\0omnitts " in start
+    return b"<dc:title>omnitts " in start and b"<svg" in start
+
+
+KIND = Kind("a picture of a dump", (".png", ".svg"), _is_plot)
+
+
+def write_plot(path: str | PathLike | Target, dump: Dump, audio: tuple[np.ndarray, int] | None = None) -> None:
     """Writes the picture as PNG or SVG, by the suffix of `path`, whole or not at all.
 
     audio: float32 [N] and its sample rate, for the waveform. Raises InputError when matplotlib is not installed or
     the dump has no frames, OSError when the disk refuses.
     """
-    path = Path(path)
+    format = Path(path).suffix[1:].lower()
     figure = draw(dump, audio)
-    with atomic_path(path) as temporary, warnings.catch_warnings():
+    with writing(path) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a script that the font lacks: boxes
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=130)
+        figure.savefig(temporary, format=format, dpi=130, metadata={_MARKED[format]: f"omnitts {__version__}"})
 
 
 def draw(dump: Dump, audio: tuple[np.ndarray, int] | None = None) -> "Figure":

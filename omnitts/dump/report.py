@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -12,16 +12,17 @@ from typing import IO
 
 import numpy as np
 
+from omnitts import __version__
 from omnitts.dump.figures import lowest, mean, real_time_factor, reveal_order, thinned
-from omnitts.dump.format import Dump, load, paths
+from omnitts.dump.format import Dump, load
 from omnitts.dump.outliers import Certainty, doubts
-from omnitts.dump.recording import compact_audio, find_audio
-from omnitts.errors import InputError, counted
-from omnitts.files import atomic_path
-
-SUFFIXES = (".html", ".htm")
+from omnitts.dump.recording import Recording, compact_audio
+from omnitts.errors import InputError, counted, shown_path
+from omnitts.targets import Kind, Target, writing
 
 _PICTURE_COLUMNS = 640
+_MARK = b'<meta name="generator" content="omnitts'
+_START = 1 << 12  # bytes of a page, in which it is
 _UNKNOWN = 255  # a byte of a picture; others are shares of 254
 
 
@@ -42,23 +43,39 @@ class Row:
     codebooks: int
 
 
-def write_report(
-    path: str | PathLike, folder: str | PathLike, wavs: str | PathLike | None = None
-) -> tuple[int, list[str]]:
-    """Writes the page, whole or not at all.
+@dataclass(frozen=True)
+class Written:
+    """What became of a page: how many dumps are in it, a line for each file that could not be read, which it lists.
 
-    Returns how many dumps are in it, and a line for each file that could not be read, which it lists.
-
-    wavs: the folder of the audio files, in place of the dumps' own. Raises InputError when a folder is missing or no
-    dump can be read, OSError when the disk refuses.
+    silent: the ids of dumps whose audio is not where it was looked for, though there should be some.
     """
-    if wavs is not None and not Path(wavs).is_dir():
-        raise InputError(f"no such folder: {wavs}; name the one that `omnitts synth` wrote into", field="--wavs")
-    rows, complaints = _read_all(paths(folder))
+
+    dumps: int
+    complaints: list[str]
+    silent: list[str]
+
+
+def _is_page(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return _MARK in file.read(_START)
+
+
+KIND = Kind("a page of dumps", (".html", ".htm"), _is_page)
+
+
+def write_report(
+    path: str | PathLike | Target, dumps: Sequence[Path], recordings: Mapping[Path, Recording], folder: str | PathLike
+) -> Written:
+    """Writes the page of dumps, whole or not at all.
+
+    recordings: the audio of dumps, by these; folder: of the dumps, for messages. Raises InputError when no dump can be
+    read, OSError when the disk refuses.
+    """
+    rows, complaints = _read_all(dumps)
     if not rows:
-        raise InputError(f"none of the dumps in {folder} can be read: {complaints[0]}")
+        raise InputError(f"none of the dumps in {shown_path(folder)} can be read: {complaints[0]}")
     before_rows, before_audio, end = _template()
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as page:
+    with writing(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as page:
         reasons = [
             [*([f"no audio: {row.error}"] if row.error else []), *doubted]
             for row, doubted in zip(rows, doubts([row.certainty for row in rows]), strict=True)
@@ -67,13 +84,16 @@ def write_report(
         page.writelines(_row(number, row, why) for number, (row, why) in enumerate(zip(rows, reasons, strict=True)))
         page.write(before_audio)
         for number, row in enumerate(rows):
-            complaints += _write_audio(page, number, row, None if wavs is None else Path(wavs))
+            if row.path in recordings:
+                complaints += _write_audio(page, number, recordings[row.path])
         page.write(end.replace("<!-- complaints -->", _complaints(complaints)))
-    return len(rows), complaints
+    silent = [row.id for row in rows if row.path not in recordings and not row.error]
+    return Written(len(rows), complaints, silent)
 
 
 def _template() -> list[str]:
     text = files("omnitts.dump").joinpath("report.html").read_text(encoding="utf-8")
+    text = text.replace(_MARK.decode(), f"{_MARK.decode()} {__version__}")
     before_rows, rest = text.split("<!-- rows -->\n")
     return [before_rows, *rest.split("<!-- audio -->\n")]
 
@@ -166,16 +186,13 @@ def _number(value: float, digits: int) -> str:
     return f'<td class="number" data-value="{sorted_by}">{value:.{digits}f}</td>'
 
 
-def _write_audio(page: IO[str], number: int, row: Row, wavs: Path | None) -> Iterator[str]:
-    """Writes a row's audio, if there is any; yields why it could not be read.
+def _write_audio(page: IO[str], number: int, recording: Recording) -> Iterator[str]:
+    """Writes a row's audio; yields why it could not be read.
 
     In an element of its own, which no browser decodes until the row is looked at.
     """
-    path = find_audio(row.path, wavs)
-    if path is None:
-        return
     try:
-        kind, data = compact_audio(path)
+        kind, data = compact_audio(recording)
     except InputError as error:
         yield str(error)
         return

@@ -5,14 +5,15 @@ import math
 import os
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
 from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, is_silent, resample
-from omnitts.errors import InputError
-from omnitts.files import atomic_path
+from omnitts.errors import InputError, shown_path
 from omnitts.model.duration import FRAME_RATE
 from omnitts.silence import remove_silence
+from omnitts.targets import Kind, Target, writing
 
 REFERENCE_RMS = 0.1  # quieter references are amplified to this
 LOUDEST = 100.0  # times full scale: what is beyond was not meant to have its full scale at 1
@@ -21,6 +22,7 @@ CODEBOOK_SIZE = 1024
 
 FORMAT = "omnitts-voice"
 VERSION = 1
+_MOST_HEADER = 1 << 20  # bytes
 _MAKE_ONE = "`omnitts voice create` makes one of a recording"
 
 
@@ -99,7 +101,19 @@ def _to_24k(audio: np.ndarray, sample_rate: int) -> np.ndarray:
     return resample(torch.from_numpy(np.ascontiguousarray(audio)), sample_rate, SAMPLE_RATE).numpy()
 
 
-def save_voice(path: str | PathLike, voice: Voice) -> None:
+def _is_voice(path: Path) -> bool:
+    """Whether `save_voice` wrote a file, of whatever version."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size)) if size <= _MOST_HEADER else None
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return isinstance(metadata, dict) and metadata.get("format") == FORMAT
+
+
+KIND = Kind("a voice file", (".safetensors",), _is_voice)
+
+
+def save_voice(path: str | PathLike | Target, voice: Voice) -> None:
     """Write a voice as a safetensors file, whole or not at all."""
     from safetensors.numpy import save
 
@@ -111,7 +125,7 @@ def save_voice(path: str | PathLike, voice: Voice) -> None:
         "codec": voice.codec,
     }
     data = save({"codes": np.ascontiguousarray(voice.codes, dtype=np.int16)}, metadata)
-    with atomic_path(path) as temporary:
+    with writing(path) as temporary:
         temporary.write_bytes(_with_sorted_header(data))
 
 
@@ -128,27 +142,27 @@ def load_voice(path: str | PathLike) -> Voice:
     from safetensors import SafetensorError, safe_open
 
     if os.path.isdir(path):
-        raise InputError(f"a folder, not a voice file: {path}; {_MAKE_ONE}")
+        raise InputError(f"a folder, not a voice file: {shown_path(path)}; {_MAKE_ONE}")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, path)
             codes = file.get_tensor("codes")
     except FileNotFoundError as error:
-        raise InputError(f"no such file: {path}") from error
+        raise InputError(f"no such file: {shown_path(path)}") from error
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a dtype that numpy lacks
-        raise InputError(f"not a voice file, or a damaged one: {path} ({error}); {_MAKE_ONE}") from error
+        raise InputError(f"not a voice file, or a damaged one: {shown_path(path)} ({error}); {_MAKE_ONE}") from error
     _check_codes(codes, path)
     return Voice(codes, metadata["text"], _parse_rms(metadata["rms"], path), metadata["codec"])
 
 
 def _check_metadata(metadata: dict[str, str], path: str | PathLike) -> None:
     if metadata.get("format") != FORMAT:
-        raise InputError(f"a safetensors file, but not a voice file: {path}; {_MAKE_ONE}")
+        raise InputError(f"a safetensors file, but not a voice file: {shown_path(path)}; {_MAKE_ONE}")
     version = metadata.get("version", "")
     if version != str(VERSION):
         raise InputError(
-            f"voice file of version {version!r}, this omnitts reads {VERSION}: {path}; "
+            f"voice file of version {version!r}, this omnitts reads {VERSION}: {shown_path(path)}; "
             "update omnitts or make the voice again"
         )
     missing = [key for key in ("text", "rms", "codec") if key not in metadata]
@@ -176,4 +190,4 @@ def _parse_rms(value: str, path: str | PathLike) -> float:
 
 
 def _damaged(path: str | PathLike, reason: str) -> InputError:
-    return InputError(f"damaged voice file: {path} ({reason}); make the voice again")
+    return InputError(f"damaged voice file: {shown_path(path)} ({reason}); make the voice again")

@@ -56,9 +56,11 @@ OUTPUTS = {"plot": "a.png", "report": "a.html", "export": "a.parquet"}
 
 @pytest.mark.parametrize("command", OUTPUTS)
 def test_outputs_are_checked_first(run, tmp_path, command):
+    (tmp_path / "file").touch()
     source = tmp_path / "nothing"  # which nobody gets to look at
     for out, wanted in (
-        (tmp_path / "none" / OUTPUTS[command], "no such folder"),
+        (tmp_path / "file" / OUTPUTS[command], "is a file, not a folder"),
+        (tmp_path / f".{OUTPUTS[command].partition('.')[2]}", "is an ending without a name"),
         (tmp_path / "a.txt", "does not end in ."),
         (tmp_path / "a", "does not end in ."),
     ):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from omnitts.dump.recording import find_audio
+from omnitts.dump.recording import Recording, find_audio
 from tests.dump.conftest import make_dump, write
 from tests.dump.test_show import without_steps
 
@@ -55,7 +55,7 @@ def test_audio_gets_a_panel(run, tmp_path, tone):
     wave = np.sin(np.arange(24000) / 20).astype(np.float32)
     panels, _ = axes_of(made, (wave, 24000))
     assert len(panels) == 4 and panels[0].get_xlim() == (0, 1)
-    assert find_audio(tmp_path / "a.dump.safetensors") == tone
+    assert find_audio(tmp_path / "a.dump.safetensors") == Recording(tone)
     assert find_audio(tmp_path / "b.dump.safetensors") is None
     path = write(tmp_path, made)
     assert run("dump", "plot", path, "-o", tmp_path / "with.png")[0] == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from omnitts.dump.recording import compact_audio
+from omnitts.dump.recording import Recording, compact_audio
 from omnitts.encoding import AudioOptions, write_audio
 from omnitts.layout import Layout
 from tests.dump.conftest import make_dump, write
@@ -71,7 +71,7 @@ def test_audio_from_another_folder(run, folder, tmp_path):
 
 
 def test_long_audio_is_small(tmp_path):
-    kind, data = compact_audio(sound(tmp_path / "a.wav", 10))
+    kind, data = compact_audio(Recording(sound(tmp_path / "a.wav", 10)))
     assert kind == "audio/mpeg" and len(data) < 70_000
 
 

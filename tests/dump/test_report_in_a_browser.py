@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from omnitts.dump.format import paths
 from omnitts.dump.report import write_report
 from omnitts.encoding import AudioOptions, write_audio
 from tests.dump.conftest import make_dump, write
@@ -117,7 +118,8 @@ def folder_of(tmp_path: Path, count: int) -> Path:
 @pytest.mark.skipif(CHROMIUM is None or os.name != "posix", reason="needs Chromium")
 def test_the_page_sorts_finds_and_plays(tmp_path, browser):
     page = tmp_path / "report.html"
-    assert write_report(page, folder_of(tmp_path, 30)) == (30, [])
+    dumps = paths(folder_of(tmp_path, 30))
+    assert write_report(page, dumps, {}, tmp_path).dumps == 30
     target = browser.call("Target.createTarget", url="about:blank")["targetId"]
     session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
     for domain in ("Runtime", "Log", "Network", "Page"):

@@ -3,7 +3,6 @@
 import os
 import unicodedata
 from dataclasses import dataclass
-from functools import lru_cache
 from os import PathLike
 
 from omnitts.errors import shown_path
@@ -30,13 +29,14 @@ class Inputs:
     def __init__(self) -> None:
         self._by_file: dict[tuple[int, int], Input] = {}  # by device and inode
         self._by_name: dict[str, Input] = {}  # by real path, folded
+        self._folders: dict[str, str] = {}  # as they were given -> real and folded
 
     def add(self, path: str | PathLike[str], what: str) -> None:
         """Adds a file; one that is not there counts by its name."""
         found = Input(what, os.fspath(path))
         if (number := _number(path)) is not None:
             self._by_file.setdefault(number, found)
-        for name in {_folded(path), _folded(os.path.realpath(path))}:
+        for name in {self._key(path), self._key(os.path.realpath(path))}:
             self._by_name.setdefault(name, found)
 
     def find(self, path: str | PathLike[str]) -> Input | None:
@@ -45,7 +45,16 @@ class Inputs:
             return None
         number = _number(path)
         found = None if number is None else self._by_file.get(number)
-        return found or self._by_name.get(_folded(path))
+        return found or self._by_name.get(self._key(path))
+
+    def _key(self, path: str | PathLike[str]) -> str:
+        """A path whose folder is real, in one spelling for all that some system takes for the same."""
+        folder, name = os.path.split(path)
+        if name in ("", ".", ".."):
+            folder, name = os.path.split(os.path.abspath(path))
+        if folder not in self._folders:
+            self._folders[folder] = _folded(os.path.realpath(folder))
+        return os.path.join(self._folders[folder], _folded(name))
 
 
 def _number(path: str | PathLike[str]) -> tuple[int, int] | None:
@@ -56,12 +65,7 @@ def _number(path: str | PathLike[str]) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if status.st_ino else None
 
 
-def _folded(path: str | PathLike[str]) -> str:
-    """A path whose folder is real, in one spelling for all that some system takes for the same."""
-    folder, name = os.path.split(os.path.abspath(path))
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", os.path.join(_real(folder), name)).casefold())
-
-
-@lru_cache(maxsize=1024)
-def _real(folder: str) -> str:
-    return os.path.realpath(folder)
+def _folded(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())

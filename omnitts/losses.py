@@ -108,9 +108,11 @@ class _Check:
 
     def _own_or_foreign(self, path: Path) -> bool:
         """Whether nobody's file is there; a folder is left to the system, which refuses to replace it."""
-        if not os.path.lexists(path) or path.is_dir():
+        if not os.path.lexists(path):
             return True
         state = self.ledger.state(self.output.name_of(path))
+        if state is State.WHOLE or path.is_dir():
+            return True
         own = state not in (None, State.CHANGED) or self._claimed(path) or _is_a_dump(path, self.output)
         if not own:
             self.foreign.add(
@@ -126,7 +128,7 @@ class _Check:
         entry = self.ledger.entry(utterance.id)
         if entry is None or not entry.ok or not entry.content or not entry.tells_manifest:
             return
-        if entry.content != hash_of(content_key(utterance)) and not self._same_source(entry, utterance):
+        if not self._same_source(entry, utterance) and entry.content != hash_of(content_key(utterance)):
             self.other_manifest = _as_from_here(self.output.folder, entry.manifest)
             self.others.add(utterance.id)
 

@@ -47,18 +47,14 @@ class Meter:
         self._powers: list[np.ndarray] = []  # sums of squares of whole windows
         self._rest = np.zeros(0, np.float32)  # squares of the last window, which is not yet full
 
-    def add(self, samples: np.ndarray, wave: np.ndarray) -> None:
-        """A block: float32 [frames, channels], and the mean of its channels, [frames]."""
-        self.peak = max(self.peak, float(np.abs(wave).max(initial=0.0)))
-        squares = np.square(wave)
-        if samples.shape[1] == 1:
-            self.channel_peak = self.peak
-            self._channels += squares.sum(dtype=np.float64)
-        else:
-            self.channel_peak = max(self.channel_peak, float(np.abs(samples).max(initial=0.0)))
-            self._channels += np.square(samples).sum(axis=0, dtype=np.float64)
+    def add(self, channels: np.ndarray, wave: np.ndarray) -> None:
+        """A block: float32 [channels, frames], and their mean, [frames]."""
+        self.peak = max(self.peak, _peak(wave))
+        self.channel_peak = max(self.channel_peak, _peak(channels))
         self._samples += len(wave)
-        squares = np.concatenate([self._rest, squares])
+        with np.errstate(over="ignore"):  # samples of 1e30 are somebody else's to refuse
+            self._channels += np.einsum("cn,cn->c", channels, channels)
+            squares = np.concatenate([self._rest, np.square(wave)])
         whole = len(squares) // self._window * self._window
         self._powers.append(squares[:whole].reshape(-1, self._window).sum(axis=1, dtype=np.float64))
         self._rest = squares[whole:]
@@ -82,6 +78,10 @@ class Meter:
             channels=len(self._channels),
             sounding_channels=int(np.count_nonzero(self._channels > self._channels.max() * _FAR_BELOW)),
         )
+
+
+def _peak(samples: np.ndarray) -> float:
+    return float(max(samples.max(initial=0.0), -samples.min(initial=0.0)))
 
 
 def decibels(ratio: float) -> float:

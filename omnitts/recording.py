@@ -40,7 +40,7 @@ def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
     samples, with samples that are not finite, or with channels that cancel out.
     """
     with _opened(path) as source:
-        waves = [wave for _, wave in source.blocks()]
+        waves = list(source.blocks())
         source.check_end()
         return np.concatenate(waves), source.stream.samplerate
 
@@ -69,6 +69,16 @@ def probe_audio(path: str | PathLike) -> Probe:
         return Probe(source.count / source.stream.samplerate, levels or source.meter.levels())
 
 
+def mean_of(channels: np.ndarray) -> np.ndarray:
+    """float32 [channels, frames] -> [frames]: numpy's mean over each frame to the bit, several times faster."""
+    if len(channels) >= 8:  # numpy adds so many in another order
+        return np.ascontiguousarray(channels.T).mean(axis=1)
+    wave = channels[0].copy()
+    for channel in channels[1:]:
+        wave += channel
+    return np.divide(wave, np.float32(len(channels)), out=wave)
+
+
 class _Source:
     """An open file that is read to its end, or not: counts and measures."""
 
@@ -79,18 +89,20 @@ class _Source:
         self.count = 0  # frames so far
         self.meter = Meter(stream.samplerate, stream.channels)
 
-    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """float32 [frames, channels] and the mean of the channels, [frames], one after another."""
+    def blocks(self) -> Iterator[np.ndarray]:
+        """The mean of the channels, float32 [frames], block after block."""
         import soundfile
 
         try:
             for samples in self.stream.blocks_to_end():
-                wave = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
+                channels = np.ascontiguousarray(samples.T)
+                with np.errstate(all="ignore"):  # samples that are not finite are told of just below
+                    wave = mean_of(channels)
                 if not np.isfinite(wave).all():
                     raise InputError(f"audio file with samples that are not finite: {self.path}; choose another")
                 self.count += len(wave)
-                self.meter.add(samples, wave)
-                yield samples, wave
+                self.meter.add(channels, wave)
+                yield wave
         except soundfile.SoundFileError as error:
             mend = "copy or convert it anew, or choose another"
             raise InputError(f"damaged audio file, not all of it can be decoded: {self.path}; {mend}") from error

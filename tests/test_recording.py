@@ -1,6 +1,7 @@
 """Recordings of every kind: read alike by `check` and by all the rest, or refused alike, in a line."""
 
 import os
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,7 +10,8 @@ import soundfile
 
 from omnitts.encoding import AudioOptions, encode_audio, write_audio
 from omnitts.errors import InputError
-from omnitts.recording import probe_audio, read_audio
+from omnitts.recording import mean_of, probe_audio, read_audio
+from tests import recordings
 
 
 def sine(frequency: float, rate: int, seconds: float, dtype=np.float32) -> np.ndarray:
@@ -165,6 +167,225 @@ def test_probe_refuses_silence(tmp_path, level):
 def test_probe_accepts_the_faintest_sound(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.full(50_000, 4 / 32768), 24_000, "PCM_16")
     assert probe_audio(tmp_path / "a.wav").seconds == 50_000 / 24_000
+
+
+# ---- All formats and codecs ----
+
+
+def written(path, format: str, subtype: str) -> bool:
+    """Writes a second of a tone; False where libsndfile only reads what is asked for."""
+    try:
+        soundfile.write(path, 0.3 * sine(440, 24_000, 1), 24_000, subtype, format=format)
+    except soundfile.SoundFileError:
+        return False
+    return True
+
+
+CODEC_BLOCK = 1_024  # samples that codecs fill their last block up with
+HEADERLESS = {"RAW"}
+ONLY_READ = {("AIFF", "DWVW_12"), ("MP3", "MPEG_LAYER_I"), ("MP3", "MPEG_LAYER_II"), ("WAV", "MPEG_LAYER_III")}
+OWN_RATE = {"WVE": 8_000, "XI": 44_100}  # of formats that have but one
+COARSE_RATE = 0.02  # how far those are off that write rates as whole periods, HTK and VOC
+TABLE = [
+    (format, subtype) for format in soundfile.available_formats() for subtype in soundfile.available_subtypes(format)
+]
+
+
+@pytest.mark.parametrize(("format", "subtype"), TABLE)
+def test_every_format_and_codec_is_read_by_both(tmp_path, format, subtype):
+    path = tmp_path / f"a.{format.lower()}"
+    if not written(path, format, subtype):
+        assert (format, subtype) in ONLY_READ
+        return
+    if format in HEADERLESS:
+        for read in (probe_audio, read_audio):
+            with pytest.raises(InputError, match=r"cannot read as audio.*a file without a header\); convert it"):
+                read(path)
+        return
+    probe = probe_audio(path)
+    wave, rate = read_audio(path)
+    assert rate == pytest.approx(OWN_RATE.get(format, 24_000), rel=COARSE_RATE)
+    assert probe.seconds == len(wave) / rate
+    assert abs(len(wave) - 24_000) <= CODEC_BLOCK
+    assert probe.levels.rms == pytest.approx(np.sqrt(np.mean(wave**2)), rel=1e-4)
+    assert 0.1 < probe.levels.rms < 0.4
+
+
+def test_codecs_in_blocks_are_as_in_one_piece(tmp_path):
+    """Of what soundfile reads whole, too."""
+    stereo = np.stack([sine(440, 24_000, 30), sine(700, 24_000, 30)], axis=1) * 0.3
+    for format, subtype in [
+        ("WAV", "PCM_16"),
+        ("WAV", "FLOAT"),
+        ("FLAC", "PCM_24"),
+        ("MP3", "MPEG_LAYER_III"),
+        ("WAV", "MS_ADPCM"),
+    ]:
+        path = tmp_path / f"{subtype}.{format.lower()}"
+        soundfile.write(path, stereo, 24_000, subtype, format=format)
+        with soundfile.SoundFile(path) as file:
+            whole = file.read(dtype="float32", always_2d=True)
+        np.testing.assert_array_equal(read_audio(path)[0], whole.mean(axis=1))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 6, 7, 8, 9, 20])
+def test_the_mean_of_channels_is_numpys_to_the_bit(channels):
+    samples = np.random.default_rng(channels).standard_normal((5_000, channels)).astype(np.float32)
+    np.testing.assert_array_equal(mean_of(np.ascontiguousarray(samples.T)), samples.mean(axis=1))
+
+
+# ---- Lengths that a header does not tell ----
+
+
+VARIABLE, CONSTANT = recordings.mp3(variable=True), recordings.mp3(variable=False)
+
+
+def joined(frames: list[bytes]) -> bytes:
+    return b"".join(frames)
+
+
+WHOLE = {
+    "streamed FLAC": recordings.streamed_flac(),
+    "streamed AU": recordings.with_size("AU", b".snd", 8, b"\xff" * 4),
+    "streamed WAV": recordings.with_size("WAV", b"data", 4, b"\xff" * 4),
+    "streamed W64": recordings.with_size("W64", b"data", 16, b"\xff" * 8),
+    "streamed AIFF": recordings.with_size("AIFF", b"SSND", 4, bytes(4)),
+    "MP3 with Xing": joined(VARIABLE),
+    "MP3 with Info": joined(CONSTANT),
+    "MP3 with Xing and a cover": recordings.id3(60_000) + joined(VARIABLE),
+    "MP3 with two covers": recordings.id3(60_000) + recordings.id3(300) + joined(CONSTANT),
+    "variable MP3": joined(VARIABLE[1:]),
+    "variable MP3, loud first": joined(VARIABLE[len(VARIABLE) // 2 :] + VARIABLE[1 : len(VARIABLE) // 2]),
+    "variable MP3 and a cover": recordings.id3(30_000) + joined(VARIABLE[1:]),
+    "constant MP3": joined(CONSTANT[1:]),
+    "constant MP3 and a cover": recordings.id3(200_000) + joined(CONSTANT[1:]),
+    "constant MP3 and an ID3v1 tag": joined(CONSTANT[1:]) + b"TAG" + bytes(125),
+    "MP3 of two rates": joined(CONSTANT[1:41] + VARIABLE[41:]),
+    "MP3 with VBRI": recordings.vbri(VARIABLE, len(VARIABLE) - 1) + joined(VARIABLE[1:]),
+    "MP3 of free format": recordings.free_format(CONSTANT[1:]),
+    "MP3 in a WAV": recordings.in_wav(joined(CONSTANT)),
+    "variable MP3 in a WAV": recordings.in_wav(joined(VARIABLE[1:])),
+    "MPEG layer I": recordings.layer_one(333),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_lengths_that_no_header_tells_are_counted(tmp_path, kind):
+    path = tmp_path / "recording"
+    path.write_bytes(WHOLE[kind])
+    probe, (wave, rate) = probe_audio(path), read_audio(path)
+    assert probe.seconds == len(wave) / rate
+    assert recordings.SECONDS - 0.01 <= probe.seconds <= recordings.SECONDS + 4 * recordings.BLOCK
+    assert probe.levels.rms > 0.05 and probe.levels.sounding > 3.8
+
+
+@pytest.mark.parametrize("kind", ["MP3 with Xing", "MP3 with two covers", "MP3 with VBRI"])
+def test_an_mp3_is_cut_short_where_its_length_is_noted(tmp_path, kind):
+    path = tmp_path / "recording"
+    path.write_bytes(WHOLE[kind][: -(len(joined(VARIABLE)) // 2)])
+    for read in (probe_audio, read_audio):
+        with pytest.raises(InputError, match=r"cut short, [123]\.\d+ s of 4\.\d+ s are there: .*; copy it anew"):
+            read(path)
+
+
+@pytest.mark.parametrize("kind", ["variable MP3", "constant MP3", "MP3 of free format"])
+def test_an_mp3_that_promises_nothing_is_what_is_there(tmp_path, kind):
+    path = tmp_path / "recording"
+    path.write_bytes(WHOLE[kind][: len(WHOLE[kind]) // 2])
+    probe, (wave, rate) = probe_audio(path), read_audio(path)
+    assert probe.seconds == len(wave) / rate and 0.9 < probe.seconds < 3.5
+
+
+@pytest.mark.parametrize(
+    ("format", "subtype"),
+    [("NIST", "PCM_16"), ("NIST", "ULAW"), ("AVR", "PCM_16"), ("SVX", "PCM_16"), ("VOC", "PCM_16")],
+)
+def test_rarer_formats_cut_short(tmp_path, format, subtype):
+    path = tmp_path / "recording"
+    data = recordings.encoded(format, subtype)
+    path.write_bytes(data[: len(data) // 2])
+    for read in (probe_audio, read_audio):
+        with pytest.raises(InputError, match="audio file cut short"):
+            read(path)
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_what_would_be_read_in_part_is_refused(tmp_path, subtype):
+    path = tmp_path / "recording"
+    path.write_bytes(recordings.chained(subtype))
+    for read in (probe_audio, read_audio):
+        with pytest.raises(InputError, match=r"several recordings one after another in an Ogg file.*convert it to WAV"):
+            read(path)
+
+
+def test_a_header_that_tells_of_no_samples_says_so(tmp_path):
+    path = tmp_path / "recording"
+    path.write_bytes(recordings.with_size("WAV", b"data", 4, bytes(4)))
+    for read in (probe_audio, read_audio):
+        with pytest.raises(InputError, match=r"without samples, by its header \(192,044 bytes in all\)"):
+            read(path)
+
+
+@pytest.mark.parametrize("rate", [1, 44, 2**31 - 1])
+def test_rates_that_no_recording_has(tmp_path, rate):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, sine(440, 24_000, 1), rate)
+    for read in (probe_audio, read_audio):
+        with pytest.raises(InputError, match=rf"audio file of {rate:,} samples a second.*Convert it anew"):
+            read(path)
+
+
+# ---- Whatever a file holds ----
+
+
+FUZZED = {(format, subtype): None for format, subtype in TABLE if format not in HEADERLESS | {"SD2"}}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_files_are_read_alike_or_refused(tmp_path, seed):
+    """Bytes changed, put in, cut out and cut off, in headers more than elsewhere; and the wildest recordings above."""
+    chance = random.Random(seed)
+    files = list(WHOLE.values())
+    for format, subtype in FUZZED:
+        if written(tmp_path / "whole", format, subtype):
+            files.append((tmp_path / "whole").read_bytes())
+    for number, data in enumerate(files):
+        for _ in range(6):
+            path = tmp_path / f"{number}"
+            path.write_bytes(damaged(chance, data))
+            outcomes = [outcome(read, path) for read in (probe_audio, read_audio)]
+            assert outcomes[0] == outcomes[1] or "silent audio file" in outcomes[0], outcomes
+
+
+def damaged(chance: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 2, 10))):
+        at = chance.randrange(chance.choice((64, 200, len(changed) + 1)))
+        kind = chance.randrange(4)
+        if kind == 0:
+            changed[at : at + 1] = chance.randbytes(1)
+        elif kind == 1:
+            changed[at : at + 4] = chance.choice((b"\0" * 4, b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f"))
+        elif kind == 2:
+            del changed[at : at + chance.choice((1, 20))]
+        elif len(changed) > 100:
+            tail = changed[chance.randrange(100) :]
+            changed[-len(tail) :] = chance.choice((b"", chance.randbytes(len(tail))))
+    return bytes(changed[: chance.randrange(1, len(changed) + 1)] if chance.random() < 0.3 else changed) or b"\0"
+
+
+def outcome(read, path) -> str:
+    """The error, or how many seconds there are."""
+    try:
+        found = read(path)
+    except InputError as error:
+        assert "\n" not in str(error) and str(path) in str(error)
+        return str(error)
+    seconds = found.seconds if read is probe_audio else len(found[0]) / found[1]
+    return f"{seconds:.2f}" if seconds < 60 else "long"
+
+
+# ---- The process ----
 
 
 def test_threads_that_read_leave_stderr_as_it_was(tmp_path):

@@ -98,17 +98,17 @@ def level_doubts(path: str, levels: Levels) -> Iterator[str]:
         below = f"their mean, which is what is cloned, is {-lost:.0f} dB below"
         mend = "export one channel as a mono file"
         if levels.sounding_channels < levels.channels:
-            some = f"sound in only {levels.sounding_channels} of its {levels.channels} channels"
-            yield f"{some}, and {below} the loudest: {path}; {mend}"
+            what = f"sound in only {levels.sounding_channels} of its {levels.channels} channels"
         else:
-            yield f"its {levels.channels} channels cancel, {below} the loudest: {path}; {mend}"
-    if decibels(level) < QUIET:
-        yield (
-            f"quiet, {decibels(level):.0f} dBFS (RMS): {path}; speech is made as loud as its reference, so amplify "
-            "it to about -20 dBFS, or have match_loudness: false in the recipe"
-        )
+            what = f"its {levels.channels} channels cancel"
+        yield f"{what}, and {below} the loudest: {path}; {mend}"
     if levels.sounding < min(BRIEF, levels.seconds / 2):
         yield (
             f"sound in only {levels.sounding:.2f} of its {levels.seconds:.1f} s: {path}; choose one with 3 to 10 s of "
             "speech in it"
+        )
+    elif decibels(level) < QUIET:
+        yield (
+            f"quiet, {decibels(level):.0f} dBFS (RMS): {path}; speech is made as loud as its reference, so amplify "
+            "it to about -20 dBFS, or have match_loudness: false in the recipe"
         )

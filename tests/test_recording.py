@@ -371,7 +371,7 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
         elif len(changed) > 100:
             tail = changed[chance.randrange(100) :]
             changed[-len(tail) :] = chance.choice((b"", chance.randbytes(len(tail))))
-    return bytes(changed[: chance.randrange(1, len(changed) + 1)] if chance.random() < 0.3 else changed) or b"\0"
+    return bytes(changed[: chance.randrange(len(changed) + 1)] if chance.random() < 0.3 else changed) or b"\0"
 
 
 def outcome(read, path) -> str:

@@ -106,12 +106,14 @@ def join_chunks(waves: Sequence[np.ndarray]) -> np.ndarray:
     return joined
 
 
-def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: bool) -> np.ndarray:
+def postprocess(
+    wave: np.ndarray, *, ref_rms: float | None, postprocess_output: bool, match_loudness: bool = True
+) -> np.ndarray:
     """Finish a generated 24 kHz wave as the OmniVoice decoder does.
 
     1. With `postprocess_output`, silences of over 1 s are cut to 1 s, and those at the edges to 0.1 s.
-    2. Loudness: with a reference whose RMS `ref_rms` is below 0.1, as much quieter as the reference was
-       amplified; with a louder one, unchanged; without one (None), a peak of 0.5.
+    2. Loudness, with `match_loudness`: with a reference whose RMS `ref_rms` is below 0.1, as much quieter as the
+       reference was amplified; with a louder one, unchanged; without one (None), a peak of 0.5.
     3. A fade over 0.1 s, but at most half the wave, and then 0.1 s of silence at both ends.
 
     Returns a new float32 array. It is empty if step 1 leaves nothing: the wave was silent throughout.
@@ -120,7 +122,7 @@ def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: 
         wave = remove_silence(wave, mid_ms=500, lead_ms=100, trail_ms=100)
     if not len(wave):
         return np.zeros(0, np.float32)
-    finished = np.pad(_match_loudness(wave, ref_rms), _FADE_SAMPLES)
+    finished = np.pad(_as_loud_as(ref_rms, wave) if match_loudness else wave, _FADE_SAMPLES)
     fade = min(_FADE_SAMPLES, len(wave) // 2)
     sound = finished[_FADE_SAMPLES:-_FADE_SAMPLES]
     _fade_in(sound[:fade])
@@ -128,7 +130,7 @@ def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: 
     return finished
 
 
-def _match_loudness(wave: np.ndarray, ref_rms: float | None) -> np.ndarray:
+def _as_loud_as(ref_rms: float | None, wave: np.ndarray) -> np.ndarray:
     if ref_rms is None:
         peak = np.abs(wave).max()
         return wave / peak * 0.5 if peak > 1e-6 else wave

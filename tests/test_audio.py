@@ -125,6 +125,16 @@ def test_without_postprocessing_silence_and_precision_stay():
     assert not out[:2400].any() and not out[-2400:].any()
 
 
+@pytest.mark.parametrize("ref_rms", [None, 0.004, 0.5])
+def test_loudness_is_left_alone_where_that_is_asked_for(ref_rms):
+    wave = sine(200, 24_000, 1.0) * np.float32(0.75)
+    out = postprocess(wave, ref_rms=ref_rms, postprocess_output=False, match_loudness=False)
+    np.testing.assert_array_equal(out[4800:-4800], wave[2400:-2400])
+    matched = postprocess(wave, ref_rms=ref_rms, postprocess_output=False)
+    peak = {None: 0.5, 0.004: 0.03, 0.5: 0.75}[ref_rms]
+    assert np.abs(matched).max() == pytest.approx(peak, rel=1e-3)
+
+
 def test_fades_of_a_short_wave_meet_in_its_middle():
     out = postprocess(np.ones(1001, np.float32), ref_rms=1.0, postprocess_output=False)[2400:-2400]
     np.testing.assert_allclose(out[:500], np.linspace(0, 1, 500), atol=1e-6)

@@ -808,7 +808,7 @@ class _Checker:
                 raise InputError(str(error), field="recipe") from None
             if recipe.precision == "auto":  # has no wish of its own, so it goes along with the run
                 recipe = replace(recipe, precision=self.run_recipe.precision)
-            recipe = with_settings(recipe, self.settings)
+            recipe = with_settings(recipe, self.settings, field="recipe")
         if recipe.precision != self.run_recipe.precision:
             raise InputError(
                 f"{recipe.precision}, but {self.run_recipe.precision} for the run: one holds for a whole run",

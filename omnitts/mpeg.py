@@ -13,15 +13,16 @@ from os import PathLike
 _SEARCHED = 1 << 16  # bytes after the tags in which the first frame is looked for
 _ENDLESS = 2**63 - 1
 _MPEG_1, _LAYER_3, _MONO = 3, 1, 3
+_SIDE_BYTES = {(True, True): 17, (True, False): 32, (False, True): 9, (False, False): 17}  # by (MPEG 1, mono)
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What the first frame tells of the length."""
+    """What the first frame tells of the length, without itself."""
 
-    frames: int
     samples: int
     by_xing: bool  # in the form that libsndfile understands
+    next: int  # where in the file the frame after it begins
 
 
 def noted_length(path: str | PathLike) -> Noted | None:
@@ -32,13 +33,18 @@ def noted_length(path: str | PathLike) -> Noted | None:
     """
     with open(path, "rb") as file:
         _skip_id3(file)
+        offset = file.tell()
         data = file.read(_SEARCHED)
-    start = data.find(b"\xff")
-    while 0 <= start <= len(data) - 4:
-        if _is_header(data[start : start + 4]):
-            return _noted(data[start : start + 256])
-        start = data.find(b"\xff", start + 1)
-    return None
+    start = _next_header(data, 0)
+    if start is None:
+        return None
+    frame = data[start : start + 256].ljust(256, b"\0")
+    found = _by_xing(frame) or _by_vbri(frame)
+    if not found:
+        return None
+    following = _next_header(data, start + 4, like=frame)
+    samples = found * (1152 if _is_mpeg_1(frame) else 576)
+    return Noted(samples, _by_xing(frame) is not None, offset + (start if following is None else following))
 
 
 def _skip_id3(file: io.BufferedIOBase) -> None:
@@ -55,6 +61,17 @@ def _skip_id3(file: io.BufferedIOBase) -> None:
     file.seek(start)
 
 
+def _next_header(data: bytes, start: int, like: bytes | None = None) -> int | None:
+    """Where the next frame of layer III begins; of the same version and sample rate as `like`."""
+    while 0 <= (start := data.find(b"\xff", start)) <= len(data) - 4:
+        head = data[start : start + 4]
+        alike = like is None or (head[1] & 0xFE == like[1] & 0xFE and head[2] & 0x0C == like[2] & 0x0C)
+        if alike and _is_header(head):
+            return start
+        start += 1
+    return None
+
+
 def _is_header(head: bytes) -> bool:
     """Whether 4 bytes begin a frame of layer III: 11 bits of 1, and no field with a value that is not in use."""
     version, layer = head[1] >> 3 & 3, head[1] >> 1 & 3
@@ -62,19 +79,24 @@ def _is_header(head: bytes) -> bool:
     return head[1] >= 0xE0 and version != 1 and layer == _LAYER_3 and bit_rate != 15 and sample_rate != 3
 
 
-def _noted(frame: bytes) -> Noted | None:
-    is_mpeg_1, is_mono = frame[1] >> 3 & 3 == _MPEG_1, frame[3] >> 6 == _MONO
-    per_frame = 1152 if is_mpeg_1 else 576
-    side = {(True, True): 17, (True, False): 32, (False, True): 9, (False, False): 17}[is_mpeg_1, is_mono]
+def _is_mpeg_1(frame: bytes) -> bool:
+    return frame[1] >> 3 & 3 == _MPEG_1
+
+
+def _by_xing(frame: bytes) -> int | None:
+    """The number of frames, unless it is not told, or 0."""
+    side = _SIDE_BYTES[_is_mpeg_1(frame), frame[3] >> 6 == _MONO]
     for start in (4 + side, 6 + side):  # with a checksum, 2 bytes later
-        tag, flags, frames = struct.unpack_from(">4sII", frame.ljust(256, b"\0"), start)
+        tag, flags, frames = struct.unpack_from(">4sII", frame, start)
         if tag in (b"Xing", b"Info") and flags & 1 and frames:
-            return Noted(frames, frames * per_frame, by_xing=True)
-    if frame[36:40] == b"VBRI" and len(frame) >= 54:
-        (frames,) = struct.unpack_from(">I", frame, 50)
-        if frames:
-            return Noted(frames, frames * per_frame, by_xing=False)
+            return frames
     return None
+
+
+def _by_vbri(frame: bytes) -> int | None:
+    """The number of frames, unless it is not told, or 0."""
+    tag, frames = struct.unpack_from(">4s10xI", frame, 36)
+    return frames if tag == b"VBRI" and frames else None
 
 
 class Endless(io.RawIOBase):

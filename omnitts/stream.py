@@ -12,6 +12,7 @@ from omnitts.mpeg import Endless, noted_length, wav_data
 from omnitts.stderr import muted
 
 _BLOCK_SAMPLES = 1 << 18  # of all channels together
+_MP3_ROUNDING = 2 * 1152
 _NEVER_ENDING = 2**62  # libsndfile's word for a length that it does not know is 2**63 - 1
 
 # How libsndfile's log tells that a header promises more than the file holds. Sizes from 2**31 - 2**16 on stand for
@@ -61,9 +62,14 @@ def open_stream(path: str | PathLike) -> Iterator[tuple[Stream, int | None]]:
         promised = stream.length
         if stream.subtype.startswith("MPEG_LAYER"):
             noted = noted_length(path) if stream.format == "MP3" else None
+            start, stop = (wav_data(path) if stream.format == "WAV" else None) or (0, None)
             if noted is None or not noted.by_xing:
                 promised = None if noted is None else noted.samples
-                stream = stack.enter_context(_counted(path, stream.format))
+                stream = stack.enter_context(_counted(path, start, stop))
+            else:
+                counted = stack.enter_context(_counted(path, noted.next, stop))
+                if counted.frames > noted.samples + _MP3_ROUNDING:  # one was appended to another
+                    stream, promised = counted, None
         elif stream.format in _PROMISES:
             promised = _PROMISES[stream.format](stream, path)
         yield stream, promised
@@ -78,9 +84,8 @@ def _open(file: str | PathLike | Endless) -> Stream:
 
 
 @contextmanager
-def _counted(path: str | PathLike, format: str) -> Iterator[Stream]:
-    """An MP3, also one in a WAV file, whose frames libsndfile counts where it otherwise guesses."""
-    start, stop = (wav_data(path) if format == "WAV" else None) or (0, None)
+def _counted(path: str | PathLike, start: int, stop: int | None) -> Iterator[Stream]:
+    """An MP3, whose frames libsndfile counts where it otherwise guesses, or believes the first one."""
     with Endless(path, start, stop) as endless, _open(endless) as stream:
         yield stream
 

@@ -269,6 +269,24 @@ WHOLE = {
 }
 
 
+APPENDED = {
+    "two MP3s with Xing": joined(VARIABLE) + joined(VARIABLE),
+    "one with Xing and one with Info, with tags": joined(VARIABLE) + b"TAG" + bytes(125) + WHOLE["MP3 with two covers"],
+    "two MP3s of no noted length": joined(VARIABLE[1:] + CONSTANT[1:]),
+    "one without and one with Info": joined(CONSTANT[1:]) + recordings.id3(500) + joined(CONSTANT),
+}
+
+
+@pytest.mark.parametrize("kind", APPENDED)
+def test_an_mp3_appended_to_another_is_read_too(tmp_path, kind):
+    path = tmp_path / "recording"
+    path.write_bytes(APPENDED[kind])
+    probe, (wave, rate) = probe_audio(path), read_audio(path)
+    assert probe.seconds == len(wave) / rate
+    assert 2 * recordings.SECONDS <= probe.seconds <= 2 * recordings.SECONDS + 8 * recordings.BLOCK
+    assert np.abs(wave[len(wave) * 3 // 4 :]).max() > 0.2
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 def test_lengths_that_no_header_tells_are_counted(tmp_path, kind):
     path = tmp_path / "recording"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from omnitts.errors import shown_path
+
 # The peak that recordings must exceed: about three 16-bit steps, so that dither alone counts as silence.
 SILENT_PEAK = 1e-4
 
@@ -91,6 +93,7 @@ def decibels(ratio: float) -> float:
 
 def level_doubts(path: str, levels: Levels) -> Iterator[str]:
     """What speaks against a recording as a reference, one line each, with the figure and the mend."""
+    where = shown_path(path)
     lost = decibels(levels.rms) - decibels(levels.loudest)
     level = levels.rms
     if levels.channels > 1 and lost < LOST:
@@ -101,14 +104,14 @@ def level_doubts(path: str, levels: Levels) -> Iterator[str]:
             what = f"sound in only {levels.sounding_channels} of its {levels.channels} channels"
         else:
             what = f"its {levels.channels} channels cancel"
-        yield f"{what}, and {below} the loudest: {path}; {mend}"
+        yield f"{what}, and {below} the loudest: {where}; {mend}"
     if levels.sounding < min(BRIEF, levels.seconds / 2):
         yield (
-            f"sound in only {levels.sounding:.2f} of its {levels.seconds:.1f} s: {path}; choose one with 3 to 10 s of "
+            f"sound in only {levels.sounding:.2f} of its {levels.seconds:.1f} s: {where}; choose one with 3 to 10 s of "
             "speech in it"
         )
     elif decibels(level) < QUIET:
         yield (
-            f"quiet, {decibels(level):.0f} dBFS (RMS): {path}; speech is made as loud as its reference, so amplify "
+            f"quiet, {decibels(level):.0f} dBFS (RMS): {where}; speech is made as loud as its reference, so amplify "
             "it to about -20 dBFS, or have match_loudness: false in the recipe"
         )

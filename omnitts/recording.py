@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.levels import SILENT_PEAK, Levels, Meter
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def probe_audio(path: str | PathLike) -> Probe:
         source.check_end()
         if source.meter.peak <= SILENT_PEAK:
             raise InputError(
-                f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {path}; choose another"
+                f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {source.where}; choose another"
             )
         return Probe(source.count / source.stream.samplerate, levels or source.meter.levels())
 
@@ -86,6 +86,7 @@ class _Source:
         self.stream = stream
         self.promised = promised
         self.path = path
+        self.where = shown_path(path)
         self.count = 0  # frames so far
         self.meter = Meter(stream.samplerate, stream.channels)
 
@@ -99,28 +100,28 @@ class _Source:
                 with np.errstate(all="ignore"):  # samples that are not finite are told of just below
                     wave = mean_of(channels)
                 if not np.isfinite(wave).all():
-                    raise InputError(f"audio file with samples that are not finite: {self.path}; choose another")
+                    raise InputError(f"audio file with samples that are not finite: {self.where}; choose another")
                 self.count += len(wave)
                 self.meter.add(channels, wave)
                 yield wave
         except soundfile.SoundFileError as error:
             mend = "copy or convert it anew, or choose another"
-            raise InputError(f"damaged audio file, not all of it can be decoded: {self.path}; {mend}") from error
+            raise InputError(f"damaged audio file, not all of it can be decoded: {self.where}; {mend}") from error
 
     def check_end(self) -> None:
         """After the last block: whether there was anything, and all that was promised."""
         if not self.count:
             size = os.path.getsize(self.path)
             what = f"audio file without samples, by its header ({size:,} bytes in all)"
-            raise InputError(f"{what}: {self.path}; choose another, or convert it anew")
+            raise InputError(f"{what}: {self.where}; choose another, or convert it anew")
         if self.promised is not None and self.count + _MISSING_SAMPLES < self.promised:
             held, promised = (frames / self.stream.samplerate for frames in (self.count, self.promised))
             raise InputError(
-                f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {self.path}; copy it anew"
+                f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {self.where}; copy it anew"
             )
         if self.meter.cancelled:
             raise InputError(
-                f"its {self.stream.channels} channels cancel out, their mean is silent: {self.path}; export one "
+                f"its {self.stream.channels} channels cancel out, their mean is silent: {self.where}; export one "
                 "channel as a mono file"
             )
 
@@ -128,49 +129,51 @@ class _Source:
 @contextmanager
 def _opened(path: str | PathLike) -> Iterator[_Source]:
     """The file, if it is audio and as long as its header says. Raises InputError."""
+    where = shown_path(path)
     # os.path's tests are false, not errors, for names that the system refuses, such as too long ones.
     if os.path.isdir(path):
-        raise InputError(f"a folder, not an audio file: {path}")
+        raise InputError(f"a folder, not an audio file: {where}")
     if not os.path.exists(path):
-        raise InputError(f"no such file: {path}")
+        raise InputError(f"no such file: {where}")
     if not os.path.isfile(path):
-        raise InputError(f"not a regular file: {path}; copy the recording into one")
+        raise InputError(f"not a regular file: {where}; copy the recording into one")
     import soundfile
 
     from omnitts.stream import open_stream
 
     try:
         if not os.path.getsize(path):
-            raise InputError(f"an empty file, of 0 bytes: {path}; copy the recording anew")
+            raise InputError(f"an empty file, of 0 bytes: {where}; copy the recording anew")
         open(path, "rb").close()  # libsndfile does not say why the system refuses a file
         with open_stream(path) as (stream, promised):
             _check_header(stream, path)
             yield _Source(stream, promised, path)
     except OSError as error:
-        raise InputError(f"cannot read: {path} ({error.strerror or error})") from error
+        raise InputError(f"cannot read: {where} ({error.strerror or error})") from error
     except soundfile.SoundFileError as error:
-        raise InputError(f"cannot read as audio: {path} ({_reason(error)}); convert it to WAV or FLAC") from error
+        raise InputError(f"cannot read as audio: {where} ({_reason(error)}); convert it to WAV or FLAC") from error
 
 
 def _check_header(stream: "Stream", path: str | PathLike) -> None:
     from omnitts.stream import is_chained, is_open_ended, missing_bytes
 
+    where = shown_path(path)
     if is_open_ended(stream):
-        raise InputError(f"audio file cut short, its last page is missing: {path}; if it is whole, convert it anew")
+        raise InputError(f"audio file cut short, its last page is missing: {where}; if it is whole, convert it anew")
     if is_chained(stream, path):
         raise InputError(
-            f"several recordings one after another in an Ogg file, of which only the first can be read: {path}; "
+            f"several recordings one after another in an Ogg file, of which only the first can be read: {where}; "
             "convert it to WAV or FLAC"
         )
     if missing := missing_bytes(stream):
         held, promised = missing
-        raise InputError(f"audio file cut short, {held:,} of {promised:,} bytes are there: {path}; copy it anew")
+        raise InputError(f"audio file cut short, {held:,} of {promised:,} bytes are there: {where}; copy it anew")
     if "Seems to be a truncated file" in stream.extra_info:  # of a VOC
-        raise InputError(f"audio file cut short: {path}; copy it anew")
+        raise InputError(f"audio file cut short: {where}; copy it anew")
     if not _LOWEST_RATE <= stream.samplerate <= _HIGHEST_RATE:
         raise InputError(
             f"audio file of {stream.samplerate:,} samples a second, at most {_HIGHEST_RATE:,} and at least "
-            f"{_LOWEST_RATE:,} can be: {path}; is its header damaged? Convert it anew"
+            f"{_LOWEST_RATE:,} can be: {where}; is its header damaged? Convert it anew"
         )
 
 

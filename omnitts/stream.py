@@ -9,6 +9,7 @@ import numpy as np
 import soundfile
 
 from omnitts.mpeg import Endless, noted_length, wav_data
+from omnitts.open_ended import Patched, length_mended
 from omnitts.stderr import muted
 
 _BLOCK_SAMPLES = 1 << 18  # of all channels together
@@ -58,7 +59,8 @@ def open_stream(path: str | PathLike) -> Iterator[tuple[Stream, int | None]]:
     Raises SoundFileError, for files without a header too, and OSError.
     """
     with ExitStack() as stack:
-        stream = stack.enter_context(_open(path))
+        mended = length_mended(path)
+        stream = stack.enter_context(_open(path if mended is None else stack.enter_context(mended)))
         promised = stream.length
         if stream.subtype.startswith("MPEG_LAYER"):
             noted = noted_length(path) if stream.format == "MP3" else None
@@ -75,7 +77,7 @@ def open_stream(path: str | PathLike) -> Iterator[tuple[Stream, int | None]]:
         yield stream, promised
 
 
-def _open(file: str | PathLike | Endless) -> Stream:
+def _open(file: str | PathLike | Endless | Patched) -> Stream:
     try:
         with muted():
             return Stream(file)

@@ -99,9 +99,9 @@ def streamed_flac() -> bytes:
     return bytes(data)
 
 
-def with_size(format: str, name: bytes, offset: int, size: bytes) -> bytes:
+def with_size(format: str, name: bytes, offset: int, size: bytes, subtype: str | None = None) -> bytes:
     """A file whose size, `offset` bytes behind the first `name`, is another."""
-    data = bytearray(encoded(format))
+    data = bytearray(encoded(format, subtype))
     start = data.index(name) + offset
     data[start : start + len(size)] = size
     return bytes(data)

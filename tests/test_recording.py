@@ -248,6 +248,9 @@ WHOLE = {
     "streamed FLAC": recordings.streamed_flac(),
     "streamed AU": recordings.with_size("AU", b".snd", 8, b"\xff" * 4),
     "streamed WAV": recordings.with_size("WAV", b"data", 4, b"\xff" * 4),
+    "streamed WAV of size 0": recordings.with_size("WAV", b"data", 4, bytes(4)),
+    "streamed µ-law WAV of size 0": recordings.with_size("WAV", b"data", 4, bytes(4), "ULAW"),
+    "streamed CAF": recordings.with_size("CAF", b"data", 4, b"\xff" * 8),
     "streamed W64": recordings.with_size("W64", b"data", 16, b"\xff" * 8),
     "streamed AIFF": recordings.with_size("AIFF", b"SSND", 4, bytes(4)),
     "MP3 with Xing": joined(VARIABLE),
@@ -337,8 +340,10 @@ def test_what_would_be_read_in_part_is_refused(tmp_path, subtype):
 
 
 def test_a_header_that_tells_of_no_samples_says_so(tmp_path):
+    """With another chunk where the samples would be."""
     path = tmp_path / "recording"
-    path.write_bytes(recordings.with_size("WAV", b"data", 4, bytes(4)))
+    listed = b"LIST" + (192_000 - 8).to_bytes(4, "little") + bytes(192_000 - 8)
+    path.write_bytes(recordings.with_size("WAV", b"data", 4, bytes(4) + listed))
     for read in (probe_audio, read_audio):
         with pytest.raises(InputError, match=r"without samples, by its header \(192,044 bytes in all\)"):
             read(path)

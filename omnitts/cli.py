@@ -605,10 +605,10 @@ def check(
 ) -> None:
     """Validate MANIFEST, its recipes and its references, without loading a model.
 
-    Of a recording, the first 60 s are read, or more until there is sound: it must be audio, at least 0.04 s of it, and
-    not silent. One is warned of recordings that are very quiet, of channels that cancel, and of words that do not fit
-    the length. Voice files are read whole. What else would fail is seen by `plan`, which reads recordings to their end:
-    damage further on, a voice made with another codec, and a text too long to be made in one piece at the pace of its
+    A recording is read up to 60 s after its first sound: it must be audio, at least 0.04 s of it, and not silent. One
+    is warned of recordings that are very quiet, of channels that cancel, and of words that do not fit the length.
+    Voice files are read whole. What else would fail is seen by `plan`, which reads recordings to their end: damage
+    further on, a voice made with another codec, and a text too long to be made in one piece at the pace of its
     recording.
 
     With --out, also that the run would cost nobody a file: what it reads, what omnitts did not write, and what it wrote

@@ -1,7 +1,7 @@
 """A manifest: a file of things to say, read line by line into checked `Utterance` records.
 
-All that is wrong with the file itself is found before any audio is made, and told at once. Of a recording the first
-minute is read: what is damaged further on fails when its turn comes.
+All that is wrong with the file itself is found before any audio is made, and told at once. A recording is read
+up to a minute after its first sound: what is damaged further on fails when its turn comes.
 """
 
 import json

@@ -19,7 +19,7 @@ from omnitts.levels import SILENT_PEAK, Levels, Meter
 if TYPE_CHECKING:
     from omnitts.stream import Stream
 
-PROBED_SECONDS = 60.0  # as much of a recording is decoded and measured by `probe_audio`
+PROBED_SECONDS = 60.0  # after the first sound, as far as `probe_audio` decodes and measures
 _LOWEST_RATE, _HIGHEST_RATE = 1_000, 768_000  # Hz. Rates beyond come of damaged headers, or of kHz taken for Hz
 # MP3s are counted in blocks of 1,152 samples, and decoders differ by a few of them.
 _MISSING_SAMPLES = 4 * 1152
@@ -30,7 +30,7 @@ class Probe:
     """What is known of a recording that was looked into."""
 
     seconds: float
-    levels: Levels  # of its first minute or, of one that begins with a longer silence, up to the first sound
+    levels: Levels  # up to a minute after its first sound
 
 
 def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
@@ -46,7 +46,7 @@ def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
 
 
 def probe_audio(path: str | PathLike) -> Probe:
-    """Check that a file is a usable recording, and measure it: its first 60 s, or more until there is sound.
+    """Check that a file is a usable recording, and measure it: up to 60 s after its first sound.
 
     Of a file that does not say how long it is, all is decoded.
 
@@ -55,9 +55,11 @@ def probe_audio(path: str | PathLike) -> Probe:
     """
     with _opened(path) as source:
         enough = PROBED_SECONDS * source.stream.samplerate
-        levels = None
-        for _ in source.blocks():
-            if source.count >= enough and source.meter.peak > SILENT_PEAK:
+        levels = silence = None
+        for wave in source.blocks():
+            if silence is None and source.meter.peak > SILENT_PEAK:
+                silence = source.count - len(wave)
+            if silence is not None and source.count - silence >= enough:
                 levels = levels or source.meter.levels()
                 if source.stream.length is not None:
                     return Probe(source.stream.length / source.stream.samplerate, levels)

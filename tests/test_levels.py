@@ -73,6 +73,7 @@ POOR = {
 }
 
 GOOD = {
+    "after more than a minute of silence": [padded(noise(1, 0.3, 50), 62)],
     "mono": [SPEECH],
     "stereo": [SPEECH, SPEECH],
     "wide stereo": [noise(1), noise(2)],

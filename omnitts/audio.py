@@ -1,177 +1,29 @@
-"""Audio files and waveforms: reading, resampling, joining, finishing; `encoding` writes them.
+"""Waveforms: resampling, joining, finishing. `recording` reads them from files, `encoding` writes them.
 
 A waveform is float32 [N], mono, nominally in -1 .. 1, at 24 kHz unless a rate is given.
 """
 
 import math
-import os
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
-from os import PathLike
-from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from omnitts.errors import InputError, shown_path
 from omnitts.model.duration import FRAME_RATE
 from omnitts.silence import remove_silence
 
 if TYPE_CHECKING:
-    import soundfile
     import torch
 
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = SAMPLE_RATE // FRAME_RATE
 
-# The peak that recordings must exceed: about three 16-bit steps, so that dither alone counts as silence.
-SILENT_PEAK = 1e-4
-
 _FADE_SAMPLES = SAMPLE_RATE // 10
-_PROBE_SAMPLES = 1 << 12
-
-# How libsndfile's log tells that a header promises more than the file holds. Sizes from 2**31 - 2**16 on stand for
-# "not known": programs that write to a pipe cannot go back to fill them in.
-_PROMISED = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
-_UNKNOWN_SIZE = 2**31 - 2**16
-_NO_LAST_PAGE = "Last page lacks an end-of-stream bit"  # in its log of an Ogg file
-# MP3s are counted in blocks of 1,152 samples, and decoders differ by a few of them.
-_MISSING_SAMPLES = 4 * 1152
-
-# Held while the process's stderr leads nowhere. Whoever has to be heard while other threads read audio takes it.
-stderr_lock = RLock()
 
 _SINC_ZERO_CROSSINGS = 6
 _SINC_ROLLOFF = 0.99
 _SINC_PHASES = 128
-
-
-# ---- Reading ----
-
-
-def read_audio(path: str | PathLike) -> tuple[np.ndarray, int]:
-    """Read any file that libsndfile knows: (float32 [N], the mean of the channels; the file's sample rate).
-
-    Raises InputError for a path that is missing, a folder, not audio, damaged or cut short, and for a file without
-    samples or with samples that are not finite.
-    """
-    with _open_audio(path) as file:
-        wave = _read_mono(file, -1, path)
-        if not len(wave):
-            raise InputError(f"audio file without samples: {shown_path(path)}; choose another")
-        if len(wave) + _MISSING_SAMPLES < file.frames:
-            held, promised = len(wave) / file.samplerate, file.frames / file.samplerate
-            raise InputError(
-                f"audio file cut short, {held:.2f} s of {promised:.2f} s are there: {shown_path(path)}; copy it anew"
-            )
-        return wave, file.samplerate
-
-
-def probe_audio(path: str | PathLike) -> float:
-    """Check cheaply that a file is a usable recording: its header, and its samples up to the first sound.
-
-    Returns its length in seconds.
-
-    Raises InputError as `read_audio` does, for as much of the file as it looks at, and for a file that is
-    silent: no sample is further from zero than `SILENT_PEAK`.
-    """
-    with _open_audio(path) as file:
-        if file.frames == 0:
-            raise InputError(f"audio file without samples: {shown_path(path)}; choose another")
-        while len(block := _read_mono(file, _PROBE_SAMPLES, path)):
-            if not is_silent(block):
-                return file.frames / file.samplerate
-    raise InputError(
-        f"silent audio file, no sample above {SILENT_PEAK:g} of full scale: {shown_path(path)}; choose another"
-    )
-
-
-def is_silent(wave: np.ndarray) -> bool:
-    """Whether no sample exceeds `SILENT_PEAK`; true of an empty wave."""
-    return bool(np.abs(wave).max(initial=0.0) <= SILENT_PEAK)
-
-
-def _open_audio(path: str | PathLike) -> "soundfile.SoundFile":
-    import soundfile
-
-    # os.path's tests are false, not errors, for names that the system refuses, such as too long ones.
-    if os.path.isdir(path):
-        raise InputError(f"a folder, not an audio file: {shown_path(path)}")
-    if not os.path.exists(path):
-        raise InputError(f"no such file: {shown_path(path)}")
-    if not os.path.isfile(path):
-        raise InputError(f"not a regular file: {shown_path(path)}; copy the recording into one")
-    try:
-        if not os.path.getsize(path):
-            raise InputError(f"an empty file, of 0 bytes: {shown_path(path)}; copy the recording anew")
-        open(path, "rb").close()  # libsndfile does not say why the system refuses a file
-        with _muted():
-            file = soundfile.SoundFile(path)
-    except OSError as error:
-        raise InputError(f"cannot read: {shown_path(path)} ({error.strerror or error})") from error
-    except (soundfile.SoundFileError, TypeError) as error:  # TypeError: headerless formats such as .raw
-        raise InputError(
-            f"cannot read as audio: {shown_path(path)} ({_reason(error)}); convert it to WAV or FLAC"
-        ) from error
-    if _NO_LAST_PAGE in file.extra_info:
-        file.close()
-        raise InputError(
-            f"audio file cut short, its last page is missing: {shown_path(path)}; if it is whole, convert it anew"
-        )
-    for promised, held in _PROMISED.findall(file.extra_info):
-        if int(held) < int(promised) < _UNKNOWN_SIZE:
-            file.close()
-            raise InputError(
-                f"audio file cut short, {int(held):,} of {int(promised):,} bytes are there: {shown_path(path)}; "
-                "copy it anew"
-            )
-    return file
-
-
-def _read_mono(file: "soundfile.SoundFile", frames: int, path: str | PathLike) -> np.ndarray:
-    import soundfile
-
-    try:
-        with _muted():
-            samples = file.read(frames, dtype="float32", always_2d=True)
-    except soundfile.SoundFileError as error:
-        mend = "copy or convert it anew, or choose another"
-        raise InputError(f"damaged audio file, not all of it can be decoded: {shown_path(path)}; {mend}") from error
-    wave = samples.mean(axis=1)
-    if not np.isfinite(wave).all():
-        raise InputError(f"audio file with samples that are not finite: {shown_path(path)}; choose another")
-    return wave
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "error_string", str(error)).removeprefix("Error : ").rstrip(".")
-    # libsndfile's words for an MP3 without a whole frame.
-    return "no audio in it" if "does not exist or is not a regular file" in reason else reason
-
-
-@contextmanager
-def _muted() -> Iterator[None]:
-    """Nothing on the process's stderr meanwhile: the MP3 reader inside libsndfile writes there, naming no file."""
-    with stderr_lock, _null_stderr():
-        yield
-
-
-@contextmanager
-def _null_stderr() -> Iterator[None]:
-    try:
-        kept = os.dup(2)
-    except OSError:  # closed
-        yield
-        return
-    try:
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 # ---- Resampling ----
@@ -254,12 +106,14 @@ def join_chunks(waves: Sequence[np.ndarray]) -> np.ndarray:
     return joined
 
 
-def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: bool) -> np.ndarray:
+def postprocess(
+    wave: np.ndarray, *, ref_rms: float | None, postprocess_output: bool, match_loudness: bool = True
+) -> np.ndarray:
     """Finish a generated 24 kHz wave as the OmniVoice decoder does.
 
     1. With `postprocess_output`, silences of over 1 s are cut to 1 s, and those at the edges to 0.1 s.
-    2. Loudness: with a reference whose RMS `ref_rms` is below 0.1, as much quieter as the reference was
-       amplified; with a louder one, unchanged; without one (None), a peak of 0.5.
+    2. Loudness, with `match_loudness`: with a reference whose RMS `ref_rms` is below 0.1, as much quieter as the
+       reference was amplified; with a louder one, unchanged; without one (None), a peak of 0.5.
     3. A fade over 0.1 s, but at most half the wave, and then 0.1 s of silence at both ends.
 
     Returns a new float32 array. It is empty if step 1 leaves nothing: the wave was silent throughout.
@@ -268,7 +122,7 @@ def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: 
         wave = remove_silence(wave, mid_ms=500, lead_ms=100, trail_ms=100)
     if not len(wave):
         return np.zeros(0, np.float32)
-    finished = np.pad(_match_loudness(wave, ref_rms), _FADE_SAMPLES)
+    finished = np.pad(_as_loud_as(ref_rms, wave) if match_loudness else wave, _FADE_SAMPLES)
     fade = min(_FADE_SAMPLES, len(wave) // 2)
     sound = finished[_FADE_SAMPLES:-_FADE_SAMPLES]
     _fade_in(sound[:fade])
@@ -276,7 +130,7 @@ def postprocess(wave: np.ndarray, *, ref_rms: float | None, postprocess_output: 
     return finished
 
 
-def _match_loudness(wave: np.ndarray, ref_rms: float | None) -> np.ndarray:
+def _as_loud_as(ref_rms: float | None, wave: np.ndarray) -> np.ndarray:
     if ref_rms is None:
         peak = np.abs(wave).max()
         return wave / peak * 0.5 if peak > 1e-6 else wave

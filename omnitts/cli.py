@@ -605,10 +605,11 @@ def check(
 ) -> None:
     """Validate MANIFEST, its recipes and its references, without loading a model.
 
-    Of a recording, the header and the samples up to the first sound are read: it must be audio, at least 0.04 s
-    of it, and not silent. Voice files are read whole. What else would fail is seen by `plan`, which reads recordings
-    to their end: damage further on, a voice made with another codec, and a text too long to be made in one piece at
-    the pace of its recording.
+    A recording is read up to 60 s after its first sound: it must be audio, at least 0.04 s of it, and not silent. One
+    is warned of recordings that are very quiet, of channels that cancel, and of words that do not fit the length.
+    Voice files are read whole. What else would fail is seen by `plan`, which reads recordings to their end: damage
+    further on, a voice made with another codec, and a text too long to be made in one piece at the pace of its
+    recording.
 
     With --out, also that the run would cost nobody a file: what it reads, what omnitts did not write, and what it wrote
     for another manifest is never replaced.
@@ -755,13 +756,13 @@ def voice_create(ref_audio: str, text: str, out: str, replace: bool, model: str 
     3 to 10 seconds of clean speech serve best. A voice belongs to the codec of the checkpoint that made it.
     """
     from omnitts import tts
-    from omnitts.audio import probe_audio
     from omnitts.inputs import Inputs
+    from omnitts.levels import level_doubts
     from omnitts.manifest import reference_doubts
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.model.duration import FRAME_RATE
     from omnitts.model.text import has_words
-    from omnitts.model.voice import KIND, save_voice
+    from omnitts.model.voice import KIND, check_recording, save_voice
     from omnitts.recipe import shown
     from omnitts.sources import add_model
 
@@ -776,7 +777,10 @@ def voice_create(ref_audio: str, text: str, out: str, replace: bool, model: str 
         )
     torch_device = tts.resolve_device(device)
     checkpoint = open_checkpoint(resolve_model(model))
-    for field, doubt in reference_doubts(ref_audio, probe_audio(ref_audio), text):
+    probe = check_recording(ref_audio)
+    for doubt in level_doubts(ref_audio, probe.levels):
+        click.echo(f"warning: REF_AUDIO: {doubt}", err=True)
+    for field, doubt in reference_doubts(ref_audio, probe.seconds, text):
         click.echo(f"warning: {'--text' if field == 'ref_text' else 'REF_AUDIO'}: {doubt}", err=True)
     torch_dtype = tts.resolve_dtype("auto", torch_device)
     speaker = tts.load_checkpoint(checkpoint, torch_device, torch_dtype, encoder=True)

@@ -20,7 +20,6 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from omnitts import __version__
-from omnitts.audio import stderr_lock
 from omnitts.claims import Claims
 from omnitts.console import stop_gently
 from omnitts.dump.format import is_dump
@@ -37,6 +36,7 @@ from omnitts.results import content_key, cut_to_whole_lines, holds_results, line
 from omnitts.shards import ShardWriter, members, shard_paths
 from omnitts.speech import Speech
 from omnitts.stats import Stats
+from omnitts.stderr import stderr_lock
 from omnitts.tts import TTS, dtype_name
 
 

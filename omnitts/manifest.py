@@ -1,7 +1,7 @@
 """A manifest: a file of things to say, read line by line into checked `Utterance` records.
 
-All that is wrong with the file itself is found before any audio is made, and told at once. Of a recording only
-the header and the samples up to the first sound are read: what is damaged further on fails when its turn comes.
+All that is wrong with the file itself is found before any audio is made, and told at once. A recording is read
+up to a minute after its first sound: what is damaged further on fails when its turn comes.
 """
 
 import json
@@ -478,16 +478,6 @@ _speed = _setting("speed")
 _seed = _setting("seed")
 
 
-def _check_recording(path: str) -> float:
-    """Its seconds, from its header and its first sounds: InputError when it cannot serve as a reference."""
-    from omnitts.audio import probe_audio
-
-    seconds = probe_audio(path)
-    if seconds < 1 / FRAME_RATE:
-        raise InputError(f"only {seconds:.3f} s long: {shown_path(path)}; choose a recording of 3 to 10 s")
-    return seconds
-
-
 def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple[str, str]]:
     """What makes a poor reference of a recording and its transcript, as (field, warning)."""
     if seconds > LONG_REFERENCE:
@@ -545,6 +535,7 @@ class _Checker:
         self.file_problems: dict[tuple[str, str], str | None] = {}  # (field, path) -> message
         self.voices: dict[str, tuple[str, int]] = {}  # path -> its transcript and its frames
         self.recordings: dict[str, float] = {}  # path -> seconds
+        self.level_doubts: dict[str, list[str]] = {}  # path -> warnings, if there are any
         self.doubted: set[tuple[str, str]] = set()  # (path, transcript)
         self.recipes: dict[str | frozenset, Recipe | InputError] = {}
         self.recipe_files: set[str] = set()
@@ -750,6 +741,8 @@ class _Checker:
         seconds = self.recordings.get(path)
         if seconds is not None and (path, ref_text) not in self.doubted:
             self.doubted.add((path, ref_text))
+            for message in self.level_doubts.get(path, ()):
+                self.warn("ref_audio", message)
             for field, message in reference_doubts(path, seconds, ref_text):
                 self.warn(field, message)
 
@@ -757,11 +750,15 @@ class _Checker:
         """What is wrong with a reference recording or a voice file, if anything; each is opened once."""
         if (field, path) not in self.file_problems:
             # Imported here: many manifests name no such files, and this module takes a while to import.
-            from omnitts.model.voice import load_voice
+            from omnitts.levels import level_doubts
+            from omnitts.model.voice import check_recording, load_voice
 
             try:
                 if field == "ref_audio":
-                    self.recordings[path] = _check_recording(path)
+                    probe = check_recording(path)
+                    self.recordings[path] = probe.seconds
+                    if doubts := list(level_doubts(path, probe.levels)):
+                        self.level_doubts[path] = doubts
                 else:
                     voice = load_voice(path)
                     self.voices[path] = voice.text, voice.frames
@@ -811,7 +808,7 @@ class _Checker:
                 raise InputError(str(error), field="recipe") from None
             if recipe.precision == "auto":  # has no wish of its own, so it goes along with the run
                 recipe = replace(recipe, precision=self.run_recipe.precision)
-            recipe = with_settings(recipe, self.settings)
+            recipe = with_settings(recipe, self.settings, field="recipe")
         if recipe.precision != self.run_recipe.precision:
             raise InputError(
                 f"{recipe.precision}, but {self.run_recipe.precision} for the run: one holds for a whole run",

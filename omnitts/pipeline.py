@@ -415,6 +415,7 @@ class Pipeline:
             wave,
             ref_rms=None if take.voice is None else take.voice.rms,
             postprocess_output=take.utterance.recipe.postprocess_output,
+            match_loudness=take.utterance.recipe.match_loudness,
         )
         if not audio.any():
             raise SynthesisError(f"came out as silence throughout: {_TRY_ANOTHER_SEED}")

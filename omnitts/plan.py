@@ -9,13 +9,13 @@ from itertools import chain, islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from omnitts.audio import read_audio
 from omnitts.clips import too_long
 from omnitts.errors import InputError, counted
 from omnitts.manifest import Utterance
 from omnitts.model.duration import FRAME_RATE
 from omnitts.model.voice import load_voice, prepare_reference
 from omnitts.prepare import Piece, ReferenceLike, plan_batches, plan_pieces, windows
+from omnitts.recording import read_audio
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

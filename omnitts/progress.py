@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tqdm import tqdm
 
-from omnitts.audio import stderr_lock
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import Progress
+from omnitts.stderr import stderr_lock
 
 if TYPE_CHECKING:
     from omnitts.job import Totals

@@ -4,7 +4,6 @@ Each setting is declared once, as a field of `Recipe` with its range and its mea
 and manifest lines, the digest and the printed help all work from that declaration.
 """
 
-import difflib
 import hashlib
 import json
 import os
@@ -12,11 +11,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
+from omnitts.contradictions import contradictions
 from omnitts.errors import InputError
+from omnitts.wording import nearest, printable, shown
+from omnitts.yaml_text import mapping as yaml_mapping
+from omnitts.yaml_text import parsed as yaml_parsed
+from omnitts.yaml_text import scalar as yaml_scalar
 
 BUNDLED = Path(__file__).parent / "recipes"
 MOST_TOLD = 8  # problems of one recipe in one message
@@ -108,7 +112,9 @@ class Recipe:
 
     num_step: int = _whole(32, 1, 1000, "diffusion steps: fewer are faster, more are more careful")
     guidance_scale: float = _number(2.0, 0, 100, "weight of classifier-free guidance: 0 leaves it out, for speed")
-    guidance_start: float = _number(0.0, 0, 1, "share of the steps that pass before guidance begins")
+    guidance_start: float = _number(
+        0.0, 0, 1, "share of the steps that pass before guidance begins; at most guidance_end"
+    )
     guidance_end: float = _number(1.0, 0, 1, "share of the steps after which guidance ends")
     prefix_refresh: int = _whole(
         1, 1, 1000, "steps from one pass over prompt and reference to the next; between them the first one's serves"
@@ -129,11 +135,14 @@ class Recipe:
     denoise: bool = _flag(True, "ask for clean speech even where the reference audio is noisy")
     speed: float = _number(1.0, 0.1, 10, "speaking rate: 2 is twice as fast, 0.5 half as fast")
     audio_chunk_threshold: float = _number(30.0, 1, 600, "seconds: speech longer than this is made in chunks")
-    audio_chunk_duration: float = _number(15.0, 1, 600, "seconds: about how long each chunk is")
+    audio_chunk_duration: float = _number(15.0, 1, 600, "seconds: about how long each chunk is; at most the threshold")
     preprocess_prompt: bool = _flag(
         True, "shorten the reference audio's silences and close its transcript with an end mark"
     )
     postprocess_output: bool = _flag(True, "shorten the output's silences of over 1 s and trim its edges")
+    match_loudness: bool = _flag(
+        True, "make the output as loud as its reference or, without one, of peak 0.5; false leaves the codec's level"
+    )
     seed: int | str = _seed(0, "seed of all the noise; random takes a new one each run")
     precision: str = _choice(
         "auto",
@@ -143,7 +152,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         values, problems = _checked({key: getattr(self, key) for key in SETTINGS})
-        if problems:
+        if problems := problems or _contradicting(values, values):
             raise _joined(problems)
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -153,31 +162,12 @@ class Recipe:
 SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(Recipe) if f.metadata}
 
 
+def _settings_of(recipe: Recipe | type[Recipe]) -> dict[str, Any]:
+    """The settings of a recipe or, of the class, the defaults."""
+    return {key: getattr(recipe, key) for key in SETTINGS}
+
+
 # --- Checking --------------------------------------------------------------------------------------------
-
-
-def shown(value: object) -> str:
-    """A user's value for a message: short, on one line, with anything unprintable escaped."""
-    if value is None or isinstance(value, bool):
-        return {None: "nothing", True: "true", False: "false"}[value]
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print the largest ones
-        return "an enormous number"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}...{text[-10:]}"
-
-
-def printable(name: str) -> str:
-    """A user's key or name for a message: bare when that is readable, quoted and escaped when it is not."""
-    return name if name.isprintable() and 0 < len(name) <= 80 else shown(name)
-
-
-def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that a mistyped one is closest to, or None."""
-    return next(iter(difflib.get_close_matches(word[:64].lower(), list(valid), n=1)), None)
 
 
 def _checked(
@@ -208,6 +198,17 @@ def _checked(
     return values, problems
 
 
+def _contradicting(
+    settings: Mapping[str, Any], given: Mapping[str, Any], lines: Mapping[str, int] | None = None, prefix: str = ""
+) -> list[InputError]:
+    """A problem for each contradiction among all the settings of a recipe, where one of its settings was given."""
+    problems = []
+    for keys, message in contradictions(settings):
+        key = next((key for key in keys if key in given), keys[0])
+        problems.append(InputError(message, line=(lines or {}).get(key), field=prefix + key))
+    return problems
+
+
 def _joined(problems: list[InputError], *, file: str | None = None, line: int | None = None) -> InputError:
     """One error for all the problems of a place, the first one's, with the others after it.
 
@@ -236,8 +237,9 @@ def with_settings(
     Settings that change something are added to the name, sorted and each once: "default+num_step=24". `file`,
     `line` and `field` say where the mapping stands, for the one InputError that tells all its bad settings.
     """
-    values, problems = _checked(mapping, prefix=f"{field}." if field else "")
-    if problems:
+    prefix = f"{field}." if field else ""
+    values, problems = _checked(mapping, prefix=prefix)
+    if problems := problems or _contradicting(_settings_of(recipe) | values, values, prefix=prefix):
         raise _joined(problems, file=file, line=line)
     changed = {key: values[key] for key in sorted(values) if values[key] != getattr(recipe, key)}
     if not changed:
@@ -258,81 +260,7 @@ def digest(recipe: Recipe) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-# --- YAML ------------------------------------------------------------------------------------------------
-
-
-_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """PyYAML's safe loader with the numbers of YAML 1.2, which are what they look like.
-
-    PyYAML's own are those of YAML 1.1: to it `1:30` is 90, `010` is 8, and `1e-1` is a text.
-    """
-
-    yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _FLOAT)]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(_INT, re.compile(r"([-+]?[0-9]+|0x[0-9a-fA-F]+)\Z"), list("-+0123456789"))
-_Loader.add_implicit_resolver(
-    _FLOAT,
-    re.compile(r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"),
-    list("-+.0123456789"),
-)
-_Loader.add_constructor(_INT, lambda _, node: int(node.value, 16 if node.value.startswith("0x") else 10))
-_SCALARS = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "null", "str")}
-
-
-def _node(text: str, file: str | None) -> yaml.Node | None:
-    """A YAML document as nodes, which still know their lines and duplicate keys. InputError: bad syntax."""
-    try:
-        return yaml.compose(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = error.problem or error.context
-        raise InputError(f"not valid YAML: {what} at column {mark.column + 1}", file=file, line=mark.line + 1) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a lone surrogate from argv
-        raise InputError(f"not valid YAML: {error}", file=file) from None
-
-
-def _value(node: yaml.Node) -> object:
-    """A node's value; lists and mappings, which no setting takes, stay empty."""
-    if isinstance(node, yaml.MappingNode):
-        return {}
-    if isinstance(node, yaml.SequenceNode):
-        return []
-    if node.tag not in _SCALARS:
-        return node.value  # a date, say: as text it is refused with its own spelling
-    try:
-        return _Loader("").construct_object(node)
-    except (ArithmeticError, LookupError, ValueError):  # a tag that does not fit, as in `!!int many`
-        return node.value
-
-
-def _entries(text: str, file: str | None) -> tuple[dict[str, object], dict[str, int], list[InputError]]:
-    """A YAML mapping's values and lines by key, and a problem for each key that is given twice."""
-    root = _node(text, file)
-    if not isinstance(root, yaml.MappingNode):
-        kind = "is empty" if root is None else "is not a mapping"
-        raise InputError(f"{kind}: a recipe has lines like num_step: 32", file=file)
-    values, lines, problems = {}, {}, []
-    for key_node, value_node in root.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            problems.append(InputError("a key must be one word", line=line))
-            continue
-        key = key_node.value
-        if key in values:
-            message = f"given twice, first on line {lines[key]}"
-            problems.append(InputError(message, line=line, field=printable(key)))
-            continue
-        # A description is text even where it reads `yes` or 2024.
-        as_written = key == "description" and isinstance(value_node, yaml.ScalarNode)
-        values[key], lines[key] = value_node.value if as_written else _value(value_node), line
-    return values, lines, problems
+# --- Files ---------------------------------------------------------------------------------------------
 
 
 def _load_file(path: Path) -> Recipe:
@@ -349,12 +277,13 @@ def _load_file(path: Path) -> Recipe:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot be read: {reason}", file=file) from None
 
-    entries, lines, problems = _entries(text, file)
+    entries, lines, problems = yaml_mapping(text, file)
     description = entries.pop("description", "")
     if not isinstance(description, str):
         message = f"wanted a text, got {shown(description)}"
         problems.append(InputError(message, line=lines["description"], field="description"))
     values, bad = _checked(entries, lines)
+    bad = bad or _contradicting(_settings_of(Recipe) | values, values, lines)
     problems = sorted(problems + bad, key=lambda problem: problem.line)
     if problems:
         raise _joined(problems, file=file)
@@ -411,12 +340,12 @@ def parse_settings(items: Iterable[str]) -> dict[str, object]:
         if not key or not text:
             raise InputError(f"{shown(item)} is not key=value, as in num_step=24", file="--set")
         try:
-            node = _node(text, None)
+            node = yaml_parsed(text, None)
         except InputError as error:
             raise InputError(error.message, file="--set", field=printable(key)) from None
         if not isinstance(node, yaml.ScalarNode):
             raise InputError(f"wanted one value, got {shown(text)}", file="--set", field=printable(key))
-        settings[key] = _value(node)
+        settings[key] = yaml_scalar(node)
     return settings
 
 

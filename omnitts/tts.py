@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from omnitts.audio import SAMPLE_RATE, read_audio
+from omnitts.audio import SAMPLE_RATE
 from omnitts.engine import FLOAT8, Engine, accelerated, weights_dtype
 from omnitts.errors import InputError, reason
 from omnitts.manifest import Utterance, read_utterances
@@ -23,6 +23,7 @@ from omnitts.packing import DEFAULT_MAX_POSITIONS
 from omnitts.pipeline import Pipeline, Progress, Silent
 from omnitts.prepare import check_voices
 from omnitts.recipe import Recipe, load_recipe, shown, with_settings
+from omnitts.recording import read_audio
 from omnitts.speech import Speech, SynthesisError
 from omnitts.stages import stages_for
 from omnitts.stats import Stats

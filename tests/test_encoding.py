@@ -8,9 +8,10 @@ import pytest
 import soundfile
 import torch
 
-from omnitts.audio import read_audio, resample
+from omnitts.audio import resample
 from omnitts.encoding import FORMATS, SAMPLE_RATES, AudioOptions, check_encoder, encode_audio, write_audio
 from omnitts.errors import InputError
+from omnitts.recording import read_audio
 
 
 def sine(frequency: float, rate: int, seconds: float) -> np.ndarray:

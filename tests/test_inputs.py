@@ -17,7 +17,7 @@ def test_a_file_is_found_under_any_name(tmp_path, inputs):
     os.link(tmp_path / "anna.wav", tmp_path / "hard.wav")
     (tmp_path / "soft.wav").symlink_to("anna.wav")
     (tmp_path / "folder").symlink_to(tmp_path)
-    for name in ("anna.wav", "hard.wav", "soft.wav", "folder/anna.wav", "ANNA.wav", "folder/../x/../anna.wav"):
+    for name in ("anna.wav", "hard.wav", "soft.wav", "folder/anna.wav", "ANNA.wav", "gone/../anna.wav"):
         assert str(inputs.find(tmp_path / name)) == f"a reference recording {tmp_path / 'anna.wav'}", name
 
 

@@ -404,11 +404,11 @@ def test_all_problems_are_told_in_order(read, folder):
 
 
 def test_a_recording_is_opened_once_and_told_on_each_line(problems, read, monkeypatch):
-    import omnitts.audio
+    from omnitts.model import voice
 
     opened = []
-    probe = omnitts.audio.probe_audio
-    monkeypatch.setattr(omnitts.audio, "probe_audio", lambda path: opened.append(path) or probe(path))
+    probe = voice.probe_audio
+    monkeypatch.setattr(voice, "probe_audio", lambda path: opened.append(path) or probe(path))
     silent = {"text": "a", "ref_audio": "clips/silent.wav", "ref_text": "x"}
     assert [line for line, *_ in problems(jsonl(silent, {"text": "b"}, silent))] == [1, 3]
     assert len(opened) == 1

@@ -1,5 +1,6 @@
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,7 @@ PUBLISHED = {
     "audio_chunk_duration": 15.0,
     "preprocess_prompt": True,
     "postprocess_output": True,
+    "match_loudness": True,
     "seed": 0,
     "precision": "auto",
 }
@@ -303,6 +305,78 @@ def test_with_settings_tells_place_and_all_problems():
     assert "description: unknown key" in refusal(lambda: change(description="x"))
 
 
+# --- Contradictions ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "says"),
+    [
+        (
+            {"guidance_start": 0.8, "guidance_end": 0.5},
+            "guidance_start",
+            "guidance_start is 0.8 and guidance_end 0.5, so that no step is guided: set guidance_start below",
+        ),
+        ({"guidance_start": 1.0, "guidance_end": 0.0}, "guidance_start", "guidance_start is 1 and guidance_end 0"),
+        (
+            {"audio_chunk_duration": 40, "audio_chunk_threshold": 31},
+            "audio_chunk_duration",
+            "audio_chunk_duration is 40 s and audio_chunk_threshold 31 s, so that chunks are longer",
+        ),
+        ({"audio_chunk_duration": 30.5}, "audio_chunk_duration", "audio_chunk_threshold 30 s"),
+        ({"audio_chunk_threshold": 10}, "audio_chunk_threshold", "audio_chunk_duration is 15 s"),
+        (
+            {"guidance_start": 0.35, "guidance_end": 0.45, "num_step": 4},
+            "guidance_start",
+            "with num_step 4, a step at each multiple of 0.25, none lies between to be guided",
+        ),
+        ({"guidance_start": 0.99}, "guidance_start", "with num_step 32, a step at each multiple of 0.03125, none lies"),
+        (
+            {"guidance_start": 0.5, "num_step": 1},
+            "guidance_start",
+            "with num_step 1, a step at each multiple of 1, none",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_wherever_they_stand(load, settings, field, says):
+    yaml_file = refusal(load, "denoise: true\n" + "".join(f"{key}: {value}\n" for key, value in settings.items()))
+    line = 2 + list(settings).index(field)
+    assert re.match(rf".*mine\.yaml:{line}: {field}: .*{re.escape(says)}", yaml_file)
+    asked = [f"{key}={value}" for key, value in settings.items()]
+    from_shell = refusal(lambda: with_settings(Recipe(), parse_settings(asked), file="--set"))
+    assert from_shell.startswith(f"--set: {field}: ") and says in from_shell
+    of_a_line = refusal(lambda: with_settings(Recipe(), settings, file="a.jsonl", line=7, field="recipe"))
+    assert of_a_line.startswith(f"a.jsonl:7: recipe.{field}: ") and says in of_a_line
+    assert says in refusal(lambda: Recipe(**settings))
+    assert says in refusal(lambda: replace(Recipe(), **settings))
+
+
+def test_contradictions_with_what_a_recipe_has_already():
+    turbo = load_recipe("turbo")
+    message = refusal(lambda: with_settings(turbo, {"guidance_start": 0.75}, file="--set"))
+    assert message.startswith("--set: guidance_start: guidance_start is 0.75 and guidance_end 0.5, so that no step")
+    assert "guidance_start is 0.5" in refusal(lambda: with_settings(Recipe(guidance_start=0.5), {"guidance_end": 0.2}))
+    both = {"audio_chunk_threshold": 10, "audio_chunk_duration": 20, "guidance_start": 1, "guidance_end": 0.5}
+    message = refusal(lambda: with_settings(Recipe(), both))
+    assert "no step is guided" in message and "; audio_chunk_duration: audio_chunk_duration is 20 s" in message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"guidance_end": 0},  # none
+        {"guidance_start": 0.5, "guidance_end": 0.5},
+        {"guidance_start": 0.99, "guidance_scale": 0},
+        {"guidance_start": 0.5, "num_step": 2},
+        {"audio_chunk_duration": 30},
+        {"audio_chunk_threshold": 600, "audio_chunk_duration": 600},
+        {"top_ratio": 0.5, "class_temperature": 0},
+        {"prefix_refresh": 1000, "num_step": 1},
+    ],
+)
+def test_what_is_merely_without_effect_is_taken(settings):
+    assert settings.items() <= settings_of(with_settings(Recipe(), settings)).items()
+
+
 # --- The digest ---
 
 
@@ -319,6 +393,7 @@ def test_digest_is_of_the_settings_alone():
         "denoise": False,
         "preprocess_prompt": False,
         "postprocess_output": False,
+        "match_loudness": False,
         "audio_chunk_threshold": 31,
         "audio_chunk_duration": 16,
     }

@@ -48,6 +48,21 @@ def test_published_plain_speech(tts, cases, vectors):
         assert_same_audio(speech, vectors[f"e2e/plain/{number}"])
 
 
+def test_loudness_is_left_as_the_codec_has_it_where_that_is_asked_for(tts, recording):
+    settings = {"num_step": 2, "audio_chunk_threshold": 2, "audio_chunk_duration": 1}
+    cloned = {"text": "Hello.", "ref_audio": recording, "ref_text": "So it is."}
+    items = ["Hello there.", "A longer text, which is made in chunks, one after another, and joined.", cloned]
+    matched = tts.synthesize(items, **settings)
+    left = tts.synthesize(items, **settings, match_loudness=False)
+    for ours, other in zip(matched, left, strict=True):
+        np.testing.assert_array_equal(ours.codes, other.codes)
+    for ours, other in list(zip(matched, left, strict=True))[:2]:
+        assert np.abs(ours.audio).max() == pytest.approx(0.5, abs=0.02)
+        gain = np.abs(other.audio).max() / np.abs(ours.audio).max()
+        assert gain != pytest.approx(1, rel=0.01)
+        np.testing.assert_allclose(other.audio, ours.audio * gain, atol=1e-5)
+
+
 def test_published_cloning(tts, cases, vectors, recording):
     e2e = cases["e2e"]
     item = {key: e2e["clone"][key] for key in ("text", "language", "ref_text")} | {"ref_audio": recording}

@@ -23,7 +23,7 @@ _FEWER_BITS = 2.0
 _WIDTH = 98
 _NUMBERS = ("logprobs", "confidence", "scores", "cond_logprobs", "uncond_logprobs")
 # Settings that change neither what is computed nor from which noise; the pieces have the seeds.
-_HARMLESS = ("precision", "seed", "postprocess_output")
+_HARMLESS = ("precision", "seed", "postprocess_output", "match_loudness")
 
 
 @dataclass(frozen=True)

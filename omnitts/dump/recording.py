@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from omnitts.audio import read_audio
 from omnitts.dump.format import SUFFIX
 from omnitts.encoding import FORMATS
 from omnitts.errors import InputError, counted, reason, shown_path
 from omnitts.layout import LAYOUTS
 from omnitts.recipe import printable
+from omnitts.recording import read_audio
 from omnitts.results import by_age, read_results, results_files
 
 _TYPES = {".mp3": "audio/mpeg", ".ogg": "audio/ogg"}

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, is_silent, resample
+from omnitts.audio import FRAME_SAMPLES, SAMPLE_RATE, resample
 from omnitts.errors import InputError, shown_path
+from omnitts.levels import is_silent
 from omnitts.model.duration import FRAME_RATE
+from omnitts.recording import Probe, probe_audio
 from omnitts.silence import remove_silence
 from omnitts.targets import Kind, Target, writing
 
@@ -54,6 +56,25 @@ class Voice:
         return self.codes.shape[1]
 
 
+def check_recording(path: str | PathLike) -> Probe:
+    """Looks into a recording; raises InputError, with the path, where it cannot serve as a reference."""
+    probe = probe_audio(path)
+    if probe.seconds < 1 / FRAME_RATE:
+        raise InputError(f"only {probe.seconds:.3f} s long: {shown_path(path)}; choose a recording of 3 to 10 s")
+    if reason := _beyond_scale(probe.levels.peak):
+        raise InputError(f"{reason}: {shown_path(path)}")
+    return probe
+
+
+def _beyond_scale(peak: float) -> str | None:
+    if peak <= LOUDEST:
+        return None
+    return (
+        f"the reference recording reaches {peak:g} where 1 is full scale: if these are whole numbers in a file of "
+        "floats, divide them by their own full scale"
+    )
+
+
 def prepare_reference(audio: np.ndarray, sample_rate: int, text: str, *, preprocess: bool = True) -> Reference:
     """Make a recording ready for the codec, as the OmniVoice decoder does.
 
@@ -71,12 +92,8 @@ def prepare_reference(audio: np.ndarray, sample_rate: int, text: str, *, preproc
 
     if is_silent(audio):
         raise InputError("the reference recording is silent; choose another")
-    peak = np.abs(audio).max()
-    if not peak <= LOUDEST:
-        raise InputError(
-            f"the reference recording reaches {peak:g} where 1 is full scale: if these are whole numbers in a file of "
-            "floats, divide them by their own full scale"
-        )
+    if reason := _beyond_scale(np.abs(audio).max()):
+        raise InputError(reason)
     wave = _to_24k(audio, sample_rate)
     rms = float(np.sqrt(np.mean(np.square(wave))))
     if 0 < rms < REFERENCE_RMS:

@@ -16,6 +16,7 @@ from omnitts.clips import clips_of
 from omnitts.errors import InputError
 from omnitts.manifest import ManifestError, Utterance
 from omnitts.model.checkpoint import Checkpoint
+from omnitts.model.spoken import spoken_text
 from omnitts.model.text import build_prompt_text, encode_prompts
 from omnitts.model.voice import load_voice
 from omnitts.packing import pack
@@ -149,7 +150,7 @@ def _clips(
     owner: int, utterance: Utterance, reference: ReferenceLike | None, seed: int
 ) -> Iterator[tuple[list[str], Callable[..., Piece]]]:
     """Each clip's prompt, in the segments that are tokenized one by one, and what makes a piece of its ids."""
-    own = (None, 0) if reference is None else (reference.text, reference.frames)
+    own = (None, 0) if reference is None else (spoken_text(reference.text), reference.frames)
     chunks = clips_of(utterance, *own)
     for number, (text, frames) in enumerate(chunks):
         follows_first = reference is None and number > 0

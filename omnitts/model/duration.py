@@ -1,12 +1,15 @@
 """How many frames a text takes: a weight for each character, scaled by the pace of a reference.
 
-Rule and numbers: OmniVoice decoder. Frames are 1/25 s.
+Rule and numbers: OmniVoice decoder. Frames are 1/25 s. The rule takes every character into account; what is not spoken
+is left out before, see `weighed_text`.
 """
 
 import functools
 import unicodedata
 from bisect import bisect_left
 from importlib.resources import files
+
+from omnitts.model.spoken import weighed_text
 
 FRAME_RATE = 25  # frames a second
 
@@ -36,8 +39,8 @@ def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | No
 
 
 def estimate_seconds(text: str) -> float:
-    """How long `text` takes to say at the pace that is usual without a reference."""
-    return text_weight(text) / text_weight(_DEFAULT_TEXT) * _DEFAULT_FRAMES / FRAME_RATE
+    """How long what is spoken of `text` takes to say, at the pace that is usual without a reference."""
+    return text_weight(weighed_text(text)) / text_weight(_DEFAULT_TEXT) * _DEFAULT_FRAMES / FRAME_RATE
 
 
 def frames_for(

@@ -4,7 +4,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from omnitts.model.chunking import chunk_length, split_text
-from omnitts.model.duration import FRAME_RATE, estimate_frames, frames_for
+from omnitts.model.duration import FRAME_RATE, estimate_frames, estimate_seconds, frames_for
 from omnitts.model.spoken import spoken_text, weighed_text
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ def clips_of(utterance: "Utterance", ref_text: str | None, ref_frames: int) -> l
 def speed_of(utterance: "Utterance") -> float:
     """The line's own speed, or else its recipe's."""
     return utterance.recipe.speed if utterance.speed is None else utterance.speed
+
+
+def seconds_of(utterance: "Utterance") -> float:
+    """About how long it will be; its reference may set another pace."""
+    if utterance.duration is not None:
+        return utterance.duration
+    return estimate_seconds(utterance.text) / speed_of(utterance)
 
 
 def too_long(frames: int) -> str | None:

@@ -100,6 +100,21 @@ def check_voices(
         raise ManifestError(problems)
 
 
+def tag_doubts(checkpoint: Checkpoint, first_lines: Mapping[str, int], *, file: str) -> list[str]:
+    """A warning, if the lines have tags and the checkpoint was trained without.
+
+    first_lines: the first line of each tag. file: the manifest, as messages call it.
+    """
+    if checkpoint.knows_tags or not first_lines:
+        return []
+    tags = ", ".join(f"[{tag}]" for tag in first_lines)
+    message = (
+        f"{checkpoint.path.name} was trained without tags, and reads {tags} as words: leave them out, or take a model "
+        "that has them, such as --model k2-fsa/OmniVoice"
+    )
+    return [str(InputError(message, file=file, line=min(first_lines.values()), field="text"))]
+
+
 def utterance_seed(utterance: Utterance) -> int:
     """The seed that keys an utterance's noise: its own, or one derived from (recipe seed, id); "random" draws one."""
     if isinstance(utterance.seed, int):

@@ -147,7 +147,7 @@ def _next_letter(text: str, end: int) -> str:
 def _is_gap(text: str, place: int) -> bool:
     """Whether a word ends before `place`: at white space, or between two characters that are written without."""
     before, after = text[place - 1], text[place]
-    if after == _WORD_BREAK:
+    if before == _WORD_BREAK:
         return True
     if not after.isspace():
         return _may_part(before, after)

@@ -208,6 +208,75 @@ def test_a_sentence_that_can_be_made_in_one_stays_whole():
     assert split_text(text, 25, 40) == ["a sentence without a", "comma that is somewhat long"]
 
 
+sentences = st.lists(
+    st.tuples(st.integers(1, 9), st.sampled_from([", and ", "; but ", ". Then ", "! So ", "? If ", ", "]))
+).map(lambda parts: "Well, " + "".join("word " * words + "word" + mark for words, mark in parts) + "it ends.")
+
+
+@given(sentences, st.integers(20, 120))
+def test_texts_that_the_published_rule_parts_at_sentences_are_parted_so(text, chunk_len):
+    published = chunk_text(text, chunk_len)
+    pieces = split_text(text, chunk_len, 10_000)
+    if all(piece.endswith((".", "!", "?")) for piece in published):
+        assert pieces == published
+    # Up to the first place where a sentence could have ended, but a clause does, the two agree.
+    same = next((i for i, pair in enumerate(zip(pieces, published, strict=False)) if pair[0] != pair[1]), len(pieces))
+    assert pieces == published or (published[same][-1] in ",;" and pieces[same][-1] in ".!?")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *(
+            "e.g.",
+            "i.e.",
+            "J. R. R.",
+            "J.R.R.",
+            "Mr.",
+            "St.",
+            "Mt.",
+            "No.",
+            "Fig.",
+            "vs.",
+            "al.",
+            "Ph.D.",
+            "U.S.A.",
+            "a.k.a.",
+        ),
+        *("z.B.", "d. h.", "bzw.", "Nr.", "EE. UU.", "p. ej.", "т.е.", "т. е.", "ул.", "А. С.", "डॉ."),
+        *(
+            "3,5",
+            "1.000.000,00",
+            "10:30:45",
+            "192.168.0.1",
+            "v1.2.3",
+            "a.b@c.de",
+            "https://a.b/c?d=e,f",
+            "C:\\a\\b.txt",
+        ),
+        *(
+            "example.com",
+            "9.99€",
+            "$3.21",
+            "7,259",
+            "!important",
+            "Q&A:s",
+            "३.५",
+            "٣٫٥",
+            "３．１４",
+            "file.tar.gz",
+            "and/or",
+        ),
+    ],
+)
+def test_no_piece_ends_in_or_behind_such_a_token(token):
+    text = f"These are some words, and here is {token} Tolkien, with more. " * 6
+    for chunk_len in range(10, 120, 7):
+        for piece in split_text(text, chunk_len, 1000):
+            assert piece.endswith((".", ",")) and not piece.endswith(token)
+            assert piece.count(token) == piece.count("here is")
+
+
 @given(texts, st.integers(-1, 60), st.integers(-1, 60))
 def test_no_piece_loses_anything(text, chunk_len, longest):
     pieces = split_text(text, chunk_len, longest)

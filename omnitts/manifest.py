@@ -27,6 +27,7 @@ from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import near_languages, resolve_language
 from omnitts.model.text import find_tags, has_words
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, recipe_file, shown, with_settings
+from omnitts.seed_tts import seed_tts_record
 
 MAX_ID_BYTES = 200  # leaves room in a file name, which has 255, for a suffix and a temporary name
 MAX_LINE_BYTES = 1 << 24
@@ -395,26 +396,7 @@ def _text_record(line: str) -> dict[str, Any]:
     return {"text": line.strip()}
 
 
-_LST_COLUMNS = ("id", "ref_text", "ref_audio", "text")
-_AUDIO_FILE = re.compile(r"\S+\.(?:wav|flac|ogg|opus|mp3|m4a|aac|aiff?|wma|pcm|sph)", re.IGNORECASE)
-_WITHOUT_PIPE = "leave out the pipe, or write the line as JSON Lines, where a text may hold one"
-
-
-def _lst_record(line: str) -> dict[str, Any]:
-    columns = [column.strip() for column in line.split("|")]
-    if not 4 <= len(columns) <= 5:
-        mend = f"; if one of them is parted by a pipe: {_WITHOUT_PIPE}" if len(columns) > 5 else ""
-        raise InputError(f"wanted 4 columns, {'|'.join(_LST_COLUMNS)}, or one more, gt_audio, got {len(columns)}{mend}")
-    # A text with a pipe would be voiced up to there, so a fifth column has to look like what it is.
-    if columns[4:] and columns[4] and not _AUDIO_FILE.fullmatch(columns[4]):
-        raise InputError(
-            f"the fifth column is the file of a recording, {'|'.join(_LST_COLUMNS)}|gt_audio, and "
-            f"{shown(columns[4])} is none; if a text or transcript has a pipe in it: {_WITHOUT_PIPE}"
-        )
-    return dict(zip(_LST_COLUMNS, columns, strict=False))
-
-
-_PARSERS = {".jsonl": _json_record, ".json": _json_record, ".txt": _text_record, ".lst": _lst_record}
+_PARSERS = {".jsonl": _json_record, ".json": _json_record, ".txt": _text_record, ".lst": seed_tts_record}
 
 
 # How files begin that are taken for a manifest by mistake.

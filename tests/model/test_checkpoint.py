@@ -259,6 +259,29 @@ def test_tokenizer_of_another_kind(folder):
         load_tokenizer(open_checkpoint(folder))
 
 
+# ---- Tags ----
+
+
+def test_a_checkpoint_may_say_that_it_was_trained_without_tags(folder):
+    opened = open_checkpoint(folder)
+    assert opened.knows_tags
+    edit_json(folder / "tokenizer_config.json", lambda content: content.update(inline_tags=False))
+    said = open_checkpoint(folder)
+    assert not said.knows_tags
+    assert (said.digest, said.codec_digest) == (opened.digest, opened.codec_digest)
+    edit_json(folder / "tokenizer_config.json", lambda content: content.update(inline_tags=True))
+    assert open_checkpoint(folder).knows_tags
+    for content in ("[]", "{", ""):
+        (folder / "tokenizer_config.json").write_text(content)
+        assert open_checkpoint(folder).knows_tags
+    (folder / "tokenizer_config.json").unlink()
+    assert open_checkpoint(folder).knows_tags
+
+
+def test_bundled_models_were_trained_without_tags():
+    assert not any(open_checkpoint(resolve_model(name)).knows_tags for name in bundled_models())
+
+
 # ---- Names ----
 
 

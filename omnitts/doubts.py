@@ -60,9 +60,9 @@ def text_doubts(text: str) -> Iterator[Doubt]:
 
 def length_doubts(utterance: "Utterance", seconds: float) -> Iterator[Doubt]:
     """What is odd about how long an utterance is to be; `seconds` is its whole length, as planned."""
-    spoken = estimate_frames(weighed_text(utterance.text)) / FRAME_RATE  # a lone word is spoken slower
     duration, speed = utterance.duration, speed_of(utterance)
     if duration is not None:
+        spoken = estimate_frames(weighed_text(utterance.text)) / FRAME_RATE  # a lone word is spoken slower
         if _too_slow(duration, spoken):
             fits = not _too_slow(duration / 1000, spoken) and not _too_fast(duration / 1000, spoken)
             mend = f"milliseconds meant? Then write {duration / 1000:g}" if fits else "leave it out for the usual pace"

@@ -727,12 +727,13 @@ class _Checker:
         """
         for tag in find_tags(utterance.text):
             self.tag_lines.setdefault(tag, self.line)
-        seconds = seconds_of(utterance)
-        if utterance.ref_audio is None:
+        if utterance.ref_audio is not None:
+            seconds = seconds_of(utterance)
+        else:
             lengths = [frames for _, frames in clips_of(utterance, *self.voices.get(utterance.voice, (None, 0)))]
+            seconds = sum(lengths) / FRAME_RATE
             if message := too_long(max(lengths)):
                 self.problem("text", message)
-            seconds = sum(lengths) / FRAME_RATE
         for doubt in (*text_doubts(utterance.text), *length_doubts(utterance, seconds)):
             self.warn(doubt.field, doubt.message, doubt.kind)
 

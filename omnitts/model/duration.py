@@ -30,7 +30,7 @@ def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | No
     """
     ref_weight = text_weight(ref_text or "")
     if not ref_weight or not ref_frames:
-        ref_weight, ref_frames = text_weight(_DEFAULT_TEXT), _DEFAULT_FRAMES
+        ref_weight, ref_frames = _default_weight(), _DEFAULT_FRAMES
     # Not weight * frames / weight: the order of rounding decides whether a whole number is truncated.
     frames = text_weight(text) / (ref_weight / ref_frames)
     if frames < _SHORT_FRAMES:
@@ -40,7 +40,7 @@ def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | No
 
 def estimate_seconds(text: str) -> float:
     """How long what is spoken of `text` takes to say, at the pace that is usual without a reference."""
-    return text_weight(weighed_text(text)) / text_weight(_DEFAULT_TEXT) * _DEFAULT_FRAMES / FRAME_RATE
+    return text_weight(weighed_text(text)) / _default_weight() * _DEFAULT_FRAMES / FRAME_RATE
 
 
 def frames_for(
@@ -64,6 +64,11 @@ def text_weight(text: str) -> float:
     for weight in map(_char_weight, text):
         total += weight
     return total
+
+
+@functools.cache
+def _default_weight() -> float:
+    return text_weight(_DEFAULT_TEXT)
 
 
 @functools.cache

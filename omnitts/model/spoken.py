@@ -6,6 +6,7 @@ depart from the published ones on such texts. All others, of any script, come ou
 at their ends, and are spoken as published.
 """
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ _MOST_ALIKE = 4  # "...." is an ellipsis and a full stop
 _MOST_AT_EACH_END = 4
 
 
+@functools.lru_cache(maxsize=4)  # a line's text is asked for several times in a row
 def spoken_text(text: str) -> str:
     """`text` without what cannot be spoken, and with single spaces; ordinary texts come out as they are, stripped.
 

@@ -409,7 +409,7 @@ def synth(
     from omnitts.losses import source_of
     from omnitts.model.checkpoint import DEFAULT_MODEL, open_checkpoint, resolve_model
     from omnitts.output import Output
-    from omnitts.prepare import check_voices
+    from omnitts.prepare import check_voices, tag_doubts
     from omnitts.progress import reporter
 
     dumps = read_dumps(dump_folder, dump_steps, dump_top, dump_ids, dump_dtype)
@@ -425,6 +425,7 @@ def synth(
         exact = tts.resolve_dtype(precision, on)
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
+    _say_first("warning", tag_doubts(checkpoint, lines.tags, file=lines.name))
     _check_output(output, lines, model, recipe, voice)
     # After what may be refused, which leaves no folder behind, and before the tensors, which take a while.
     check_folder(output.folder, "--out", (output.results.name, output.summary.name))
@@ -661,7 +662,7 @@ def plan(
     from omnitts.model.checkpoint import load_tokenizer, open_checkpoint, resolve_model
     from omnitts.packing import DEFAULT_MAX_POSITIONS
     from omnitts.plan import Unusable, describe, plan_job
-    from omnitts.prepare import check_voices
+    from omnitts.prepare import check_voices, tag_doubts
 
     checkpoint = open_checkpoint(resolve_model(model))
     if max_positions is None:
@@ -672,6 +673,7 @@ def plan(
     lines = reading.manifest(Lines(reading))
     _say_first("warning", lines.warnings)
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
+    _say_first("warning", tag_doubts(checkpoint, lines.tags, file=lines.name))
     _check_place(lines, model, recipe, voice, **place)
     for line in describe(plans, lines.name):
         click.echo(line)
@@ -756,9 +758,9 @@ def voice_create(ref_audio: str, text: str, out: str, replace: bool, model: str 
     3 to 10 seconds of clean speech serve best. A voice belongs to the codec of the checkpoint that made it.
     """
     from omnitts import tts
+    from omnitts.doubts import reference_doubts
     from omnitts.inputs import Inputs
     from omnitts.levels import level_doubts
-    from omnitts.manifest import reference_doubts
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
     from omnitts.model.duration import FRAME_RATE
     from omnitts.model.text import has_words
@@ -1133,12 +1135,13 @@ def bench_precision(
     from omnitts import tts
     from omnitts.bench import precision
     from omnitts.model.checkpoint import open_checkpoint, resolve_model
-    from omnitts.prepare import check_voices
+    from omnitts.prepare import check_voices, tag_doubts
 
     torch_device = tts.resolve_device(device)
     torch_dtype, reference_dtype = (tts.resolve_dtype(name, torch_device) for name in (dtype, against))
     checkpoint = open_checkpoint(resolve_model(model))
     check_voices(checkpoint, lines.voices, file=lines.name, run_voice=voice)
+    _say_first("warning", tag_doubts(checkpoint, lines.tags, file=lines.name))
     encoder = bool(lines.recordings)
     reference = tts.load_checkpoint(checkpoint, torch_device, reference_dtype, encoder=encoder, cuda_graphs=False)
     other = tts.load_engine(checkpoint, torch_device, torch_dtype, cuda_graphs=False)

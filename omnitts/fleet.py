@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from omnitts.audio import SAMPLE_RATE
+from omnitts.clips import seconds_of
 from omnitts.errors import InputError, counted, reason
 from omnitts.manifest import Utterance
 from omnitts.model.checkpoint import Checkpoint
-from omnitts.model.duration import FRAME_RATE, estimate_seconds
+from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import Progress
 from omnitts.prepare import WINDOW, utterance_seed
 from omnitts.speech import Speech
@@ -267,13 +268,6 @@ def bundles(utterances: Iterable[Utterance], seconds: float, workers: int) -> It
                 bundle, filled = Bundle([]), 0.0
         if bundle.utterances:
             yield bundle
-
-
-def seconds_of(utterance: Utterance) -> float:
-    """About how long it will be; its reference may set another pace."""
-    if utterance.duration is not None:
-        return utterance.duration
-    return estimate_seconds(utterance.text) / (utterance.speed or utterance.recipe.speed)
 
 
 def _failed(utterance: Utterance, why: str) -> Speech:

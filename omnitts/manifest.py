@@ -18,22 +18,20 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any
 
-from omnitts.clips import MAX_DURATION, clips_of, too_long
-from omnitts.errors import InputError, counted, shown_path
-from omnitts.model.duration import FRAME_RATE, estimate_seconds
+from omnitts.clips import MAX_DURATION, clips_of, seconds_of, too_long
+from omnitts.doubts import length_doubts, reference_doubts, text_doubts
+from omnitts.errors import InputError, counted
+from omnitts.model.duration import FRAME_RATE
 from omnitts.model.instruct import resolve_instruct
 from omnitts.model.language import near_languages, resolve_language
-from omnitts.model.text import has_words
+from omnitts.model.text import find_tags, has_words
 from omnitts.names import Names, doubts, read_id, twin_doubt
 from omnitts.recipe import SETTINGS, Recipe, load_recipe, nearest, printable, recipe_file, shown, with_settings
+from omnitts.seed_tts import seed_tts_record
 
 MAX_LINE_BYTES = 1 << 24
 KEPT = 1 << 14  # utterances of a manifest that stay in memory
 _LINES_A_LOOK = 64  # between two looks at whether the file is still the same
-LONG_REFERENCE = 30.0  # seconds from which one is warned of
-_ODD_HASTE = 5  # times faster than usual
-_ODD_SLOWNESS = 3  # times slower: slow speech is up to 2.5 times, in any script
-_STILLNESS = 1.5  # seconds around the words, as a recording of one word may have: they are trimmed off later
 
 _LANGUAGE_FIELDS = ("language_id", "language", "lang", "language_name")
 _REFERENCE_FIELDS = ("ref_audio", "ref_text", "voice")
@@ -91,6 +89,7 @@ class Manifest:
     recipes: Sequence[Recipe]  # those of its lines
     recordings: Collection[str]  # paths of its references
     voices: Mapping[str, int]  # path of a voice file -> the first line that has it
+    tags: Mapping[str, int]  # tag -> the first line that has it
     refused: Sequence[Refused] = ()  # bad lines, if they were to be left out
     source: str | None = None  # the file; None where it can be read once only, as standard input
     recipe_files: Collection[str] = ()  # that its lines name
@@ -120,11 +119,13 @@ def read_manifest(
 
     - .jsonl or .json: a JSON object a line, its keys among `FIELDS`; only "text" is required, null is absent.
     - .txt: a text a line; the ids are the line numbers, 000001 and so on.
-    - .lst: `id|ref_text|ref_audio|text` a line, as in seed-tts lists; one further column is ignored.
+    - .lst: `id|ref_text|ref_audio|text` a line, or `id|ref_text|ref_audio|text|gt_audio`, as in seed-tts lists. Of the
+      fifth column, a recording of the text to compare with, no use is made.
 
-    Lines are UTF-8, blank ones are skipped, paths in them are relative to the manifest's folder. Recordings
-    are looked into and voice files read, each once. The file is never in memory as a whole: of a long one its
-    utterances are read anew when they are gone through, from a copy on disk if they came from standard input.
+    Lines are UTF-8, with or without a byte-order mark before them; blank ones are skipped, paths in them are relative
+    to the manifest's folder. Recordings are looked into and voice files read, each once. The file is never in memory
+    as a whole: of a long one its utterances are read anew when they are gone through, from a copy on disk if they came
+    from standard input.
 
     Args:
         source: a path, or "-" for JSON Lines from standard input.
@@ -250,6 +251,7 @@ class Reading:
             list(recipes.values()),
             checker.recordings,
             checker.voice_lines,
+            checker.tag_lines,
             checker.refused(),
             None if self.once else self.source,
             checker.recipe_files,
@@ -396,14 +398,7 @@ def _text_record(line: str) -> dict[str, Any]:
     return {"text": line.strip()}
 
 
-def _lst_record(line: str) -> dict[str, Any]:
-    columns = [column.strip() for column in line.split("|")]
-    if not 4 <= len(columns) <= 5:
-        raise InputError(f"wanted 4 columns, id|ref_text|ref_audio|text, or one more, got {len(columns)}")
-    return dict(zip(("id", "ref_text", "ref_audio", "text"), columns, strict=False))
-
-
-_PARSERS = {".jsonl": _json_record, ".json": _json_record, ".txt": _text_record, ".lst": _lst_record}
+_PARSERS = {".jsonl": _json_record, ".json": _json_record, ".txt": _text_record, ".lst": seed_tts_record}
 
 
 # How files begin that are taken for a manifest by mistake.
@@ -478,30 +473,17 @@ _speed = _setting("speed")
 _seed = _setting("seed")
 
 
-def reference_doubts(path: str, seconds: float, ref_text: str) -> Iterator[tuple[str, str]]:
-    """What makes a poor reference of a recording and its transcript, as (field, warning)."""
-    if seconds > LONG_REFERENCE:
-        yield (
-            "ref_audio",
-            f"{seconds:.0f} s long: {shown_path(path)}; 3 to 10 s serve best, and every further second slows the work",
-        )
-    spoken = estimate_seconds(ref_text)
-    if seconds > _STILLNESS + _ODD_SLOWNESS * spoken or (spoken > 2 and spoken > seconds * _ODD_HASTE):
-        lasts = f"{shown_path(path)} lasts {seconds:.1f} s"
-        pace = f"would take about {spoken:.{0 if spoken >= 10 else 1}f} s to say, but {lasts}"
-        yield "ref_text", f"{pace}: are these the words in it? Speech is made at the pace of the two"
-
-
 # --- Records to utterances -------------------------------------------------------------------------------
 
 
 @dataclass
-class _Warning:
+class _Warned:
     """What is told once of many lines: in which words, of which line first, of how many."""
 
     message: str
-    line: int | None
-    count: int = 0
+    line: int  # the first
+    lines: int = 0
+    last: int = 0  # of the lines counted
 
 
 class _Checker:
@@ -522,12 +504,13 @@ class _Checker:
         self.count = 0  # of good lines
         self.first_time = True  # or else the file was checked before
         self.problems: list[InputError] = []
-        self.warned: dict[tuple[str, str], _Warning] = {}  # by field, and message or kind
+        self.warned: dict[tuple[str, str], _Warned] = {}  # by field and kind
         self.portable_names = False
 
         self.names = Names()
         self.bad_lines: set[int] = set()
         self.voice_lines: dict[str, int] = {}  # path -> first line
+        self.tag_lines: dict[str, int] = {}  # tag -> first line
         self.refused_ids: dict[int, str] = {}  # of bad lines that have a good id
         self.run_recipe_used = False
         self.languages: dict[str, str | None] = {}
@@ -547,8 +530,10 @@ class _Checker:
         self.problems.append(InputError(message, file=self.name, line=self.line, field=field))
 
     def warn(self, field: str, message: str, kind: str | None = None) -> None:
-        """Warnings of a field that say the same, or are of one kind, are told once, in the words of the first."""
-        self.warned.setdefault((field, kind or message), _Warning(message, self.line)).count += 1
+        """Warnings of one kind, such as those with figures in them, are told as one: the first, and their number."""
+        warned = self.warned.setdefault((field, kind or message), _Warned(message, self.line))
+        if warned.last != self.line:
+            warned.lines, warned.last = warned.lines + 1, self.line
 
     def fatal(self, message: str) -> ManifestError:
         """What ends the reading: the problems so far and this one."""
@@ -564,9 +549,9 @@ class _Checker:
 
     def warnings(self) -> list[str]:
         messages = []
-        for (field, _), found in self.warned.items():
-            more = "" if found.count == 1 else f" (and on {counted(found.count - 1, f'more {self.unit}')})"
-            messages.append(str(InputError(found.message + more, file=self.name, line=found.line, field=field)))
+        for (field, _), warned in self.warned.items():
+            more = "" if warned.lines == 1 else f" (and on {counted(warned.lines - 1, f'more {self.unit}')})"
+            messages.append(str(InputError(warned.message + more, file=self.name, line=warned.line, field=field)))
         return messages
 
     def lines(self, stream: IO[bytes]) -> Iterator[str]:
@@ -578,7 +563,8 @@ class _Checker:
             if len(raw) == MAX_LINE_BYTES:
                 raise self.fatal(f"a line of over {MAX_LINE_BYTES >> 20} MiB: this is no manifest")
             try:
-                text = raw.decode("utf-8-sig" if self.line == 1 else "utf-8")
+                # Joined files have a byte-order mark at the head of each.
+                text = raw.decode().lstrip("\ufeff")
             except UnicodeDecodeError as error:
                 byte = error.object[error.start]
                 place = f"byte 0x{byte:02x} at column {error.start + 1}"
@@ -627,7 +613,7 @@ class _Checker:
         if utterance.duration is not None and utterance.speed is not None:
             self.warn("speed", "ignored, for duration sets the length")
         if self.first_time and len(self.problems) == problems_before:
-            self.length(utterance)
+            self.look_at(utterance)
         if len(self.problems) > problems_before:
             self.bad_lines.add(self.line)
             if utterance.id is not None:
@@ -729,12 +715,22 @@ class _Checker:
             self.problem(field, message)
         return path
 
-    def length(self, utterance: Utterance) -> None:
-        """Refuses a clip too long to be made. With a recording its length depends on that one's pace: see `plan`."""
-        if utterance.ref_audio is None:
-            clips = clips_of(utterance, *self.voices.get(utterance.voice, (None, 0)))
-            if message := too_long(max(frames for _, frames in clips)):
+    def look_at(self, utterance: Utterance) -> None:
+        """Refuses a clip too long to be made, and warns of what is hardly meant.
+
+        With a recording the lengths depend on that one's pace: see `plan`.
+        """
+        for tag in find_tags(utterance.text):
+            self.tag_lines.setdefault(tag, self.line)
+        if utterance.ref_audio is not None:
+            seconds = seconds_of(utterance)
+        else:
+            lengths = [frames for _, frames in clips_of(utterance, *self.voices.get(utterance.voice, (None, 0)))]
+            seconds = sum(lengths) / FRAME_RATE
+            if message := too_long(max(lengths)):
                 self.problem("text", message)
+        for doubt in (*text_doubts(utterance.text), *length_doubts(utterance, seconds)):
+            self.warn(doubt.field, doubt.message, doubt.kind)
 
     def doubt(self, path: str, ref_text: str) -> None:
         """Warns of a reference that will serve badly."""

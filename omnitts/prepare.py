@@ -16,6 +16,7 @@ from omnitts.clips import clips_of
 from omnitts.errors import InputError, shown_path
 from omnitts.manifest import ManifestError, Utterance
 from omnitts.model.checkpoint import Checkpoint
+from omnitts.model.spoken import spoken_text
 from omnitts.model.text import build_prompt_text, encode_prompts
 from omnitts.model.voice import load_voice
 from omnitts.packing import pack
@@ -99,6 +100,21 @@ def check_voices(
         raise ManifestError(problems)
 
 
+def tag_doubts(checkpoint: Checkpoint, first_lines: Mapping[str, int], *, file: str) -> list[str]:
+    """A warning, if the lines have tags and the checkpoint was trained without.
+
+    first_lines: the first line of each tag. file: the manifest, as messages call it.
+    """
+    if checkpoint.knows_tags or not first_lines:
+        return []
+    tags = ", ".join(f"[{tag}]" for tag in first_lines)
+    message = (
+        f"{checkpoint.path.name} was trained without tags, and reads {tags} as words: leave them out, or take a model "
+        "that has them, such as --model k2-fsa/OmniVoice"
+    )
+    return [str(InputError(message, file=file, line=min(first_lines.values()), field="text"))]
+
+
 def utterance_seed(utterance: Utterance) -> int:
     """The seed that keys an utterance's noise: its own, or one derived from (recipe seed, id); "random" draws one."""
     if isinstance(utterance.seed, int):
@@ -149,7 +165,7 @@ def _clips(
     owner: int, utterance: Utterance, reference: ReferenceLike | None, seed: int
 ) -> Iterator[tuple[list[str], Callable[..., Piece]]]:
     """Each clip's prompt, in the segments that are tokenized one by one, and what makes a piece of its ids."""
-    own = (None, 0) if reference is None else (reference.text, reference.frames)
+    own = (None, 0) if reference is None else (spoken_text(reference.text), reference.frames)
     chunks = clips_of(utterance, *own)
     for number, (text, frames) in enumerate(chunks):
         follows_first = reference is None and number > 0

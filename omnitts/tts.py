@@ -1,6 +1,7 @@
 """Text in, speech out: loads a checkpoint and runs prepare -> engine -> codec for any number of utterances."""
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,11 +18,11 @@ from omnitts.manifest import Utterance, read_utterances
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint, resolve_model
 from omnitts.model.codec import load_codec
-from omnitts.model.text import has_words
+from omnitts.model.text import find_tags, has_words
 from omnitts.model.voice import Voice, load_voice, prepare_reference
 from omnitts.packing import DEFAULT_MAX_POSITIONS
 from omnitts.pipeline import Pipeline, Progress, Silent
-from omnitts.prepare import check_voices
+from omnitts.prepare import check_voices, tag_doubts
 from omnitts.recipe import Recipe, load_recipe, shown, with_settings
 from omnitts.recording import read_audio
 from omnitts.speech import Speech, SynthesisError
@@ -231,10 +232,15 @@ class TTS:
         self._check_precision(chosen)
         utterances = read_utterances(records, recipe=chosen)
         voices: dict[str, int] = {}
+        tags: dict[str, int] = {}
         for utterance in utterances:
             if utterance.voice is not None:
                 voices.setdefault(utterance.voice, utterance.line)
+            for tag in find_tags(utterance.text):
+                tags.setdefault(tag, utterance.line)
         check_voices(self.checkpoint, voices, file="items")
+        for message in tag_doubts(self.checkpoint, tags, file="items"):
+            warnings.warn(message, stacklevel=2)
         if needs_encoder(utterances):
             self.codec.encoder  # noqa: B018 (loads it, or says what is wrong with it)
         made = self.stream(utterances, max_positions=max_positions, file="items")

@@ -216,7 +216,13 @@ def preprocessor_config() -> dict:
 
 
 def tokenizer_config() -> dict:
-    return {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT, "tokenizer_class": "PreTrainedTokenizerFast"}
+    """Of a model that has not been trained with tags such as [laughter]."""
+    return {
+        "eos_token": END_OF_TEXT,
+        "inline_tags": False,
+        "pad_token": END_OF_TEXT,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -558,6 +558,27 @@ def test_check_counts(run, manifest, recording):
     assert "flavour" in said
 
 
+@pytest.mark.parametrize("command", ["plan", "synth"])
+def test_tags_are_warned_of_where_the_model_has_none(run, manifest, tmp_path, checkpoint_dir, command):
+    path = manifest({"text": "Hello."}, {"text": "[sigh] Well."}, {"text": "[laughter] [sigh] Ha."})
+    out = ("--out", tmp_path / "wavs") if command == "synth" else ()
+    steps = ("--set", "num_step=1")
+    code, _, said = run(command, path, *out, *steps, "--model", "noise")
+    assert code == 0
+    assert f"warning: {path}:2: text: noise was trained without tags, and reads [sigh], [laughter] as words" in said
+    code, _, said = run(command, path, *out, *steps, "--model", checkpoint_dir)
+    assert code == 0 and "warning" not in said
+
+
+def test_check_warns_of_what_is_hardly_meant(run, manifest):
+    path = manifest({"text": "[Laughter] Hello."}, {"text": "Hello.", "duration": 500}, {"text": "Hello.", "speed": 10})
+    code, printed, said = run("check", path)
+    assert code == 0 and "all right" in printed
+    told = [line.removeprefix(f"warning: {path}:").split(": ")[:2] for line in said.splitlines()]
+    assert told == [["1", "text"], ["2", "duration"], ["3", "speed"]]
+    assert "write [laughter]" in said and "milliseconds meant?" in said
+
+
 def test_plan_prints_batches_without_padding(run, manifest, checkpoint_dir):
     path = manifest(*({"text": "Hello there, whoever you are."} for _ in range(10)))
     code, printed, _ = run("plan", path, "--model", checkpoint_dir, "--max-positions", 500)
@@ -567,7 +588,7 @@ def test_plan_prints_batches_without_padding(run, manifest, checkpoint_dir):
 
 
 def test_plan_names_what_would_fail(run, manifest, recording, checkpoint_dir):
-    endless = {"text": "word " * 10_000, "ref_audio": "reference.wav", "ref_text": "So it is."}
+    endless = {"text": "word" * 10_000, "ref_audio": "reference.wav", "ref_text": "So it is."}
     path = manifest({"text": "Hello."}, endless)
     code, printed, _ = run("plan", path, "--model", checkpoint_dir)
     assert code == 1 and f"would fail: {path}:2: text: " in printed and "1 batch, 1 clip" in printed
@@ -576,10 +597,10 @@ def test_plan_names_what_would_fail(run, manifest, recording, checkpoint_dir):
 def test_a_text_that_cannot_be_split_is_refused_by_the_check(run, manifest, tmp_path, checkpoint_dir):
     """With a recording its length depends on that one's pace, which `check` does not know."""
     save_voice(tmp_path / "slow.safetensors", Voice(np.zeros((8, 500), np.int16), "Hi.", 0.1, "another"))
-    path = manifest({"text": "word " * 4000}, {"text": "word " * 40, "voice": "slow.safetensors"})
+    path = manifest({"text": "word" * 4000}, {"text": "word" * 40, "voice": "slow.safetensors"})
     for command in (["check", path], ["plan", path], ["synth", path, "--out", tmp_path / "o"]):
         code, _, said = run(*command)
-        assert code == 2 and f"{path}:1: text: 1191 s of speech without a place to split it" in said
+        assert code == 2 and f"{path}:1: text: 1135 s of speech without a place to split it" in said
         assert f"{path}:2: text: " in said and "add punctuation" in said
     assert not (tmp_path / "o").exists()
 

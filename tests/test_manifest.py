@@ -128,6 +128,37 @@ def test_seed_tts_lists_of_other_widths(problems, line, columns):
     assert f"got {columns}" in only(problems(line, "list.lst"))[2]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "x|||Black tea | green tea, please.",
+            "'green tea, please.' is none; if a text or transcript has a pipe in it",
+        ),
+        ("x|One | two.|clips/a.wav|Say this.", "'Say this.' is none"),
+        ("x|||a|b", "write the line as JSON Lines"),
+        ("x|||He has a file|see truth.wav", "'see truth.wav' is none"),
+        ("x|||a | b | c.wav", "got 6; if one of them is parted by a pipe"),
+        ("x|||a|b.wav|", "got 6"),
+    ],
+)
+def test_a_pipe_in_a_text_is_no_column(problems, line, told):
+    number, _, message = only(problems(f"w|||Fine.|wavs/truth.WAV\nv|||Fine, too.|\n{line}\n", "list.lst"))
+    assert number == 3 and told in message
+
+
+@pytest.mark.parametrize("mark", ["\ufeff", "\ufeff\ufeff"])
+def test_byte_order_marks_at_the_head_of_any_line_are_dropped(read, mark):
+    lst = read(f"{mark}x|||One.\n{mark}\n{mark}y|||Two.\n", "list.lst")
+    assert [(u.id, u.text, u.line) for u in lst.utterances] == [("x", "One.", 1), ("y", "Two.", 3)]
+    txt = read(f"{mark}One.\n{mark}Two.\n{mark} \n", "list.txt")
+    assert [u.text for u in txt.utterances] == ["One.", "Two."]
+    lines = read(f'{mark}{{"text": "One."}}\n{mark}{{"text": "Two."}}\n')
+    assert [u.text for u in lines.utterances] == ["One.", "Two."]
+    assert read(f"{mark}\n{mark}" + '{"text": "a"}', "list.other").utterances[0].text == "a"
+    assert lst.warnings == txt.warnings == lines.warnings == []
+
+
 def test_line_ends_blank_lines_and_byte_order_mark(read):
     content = b'\xef\xbb\xbf{"text": "a"}\r\n\r\n  \n{"text": "b\xe2\x80\xa8c"}'
     assert [(u.text, u.line) for u in read(content).utterances] == [("a", 1), ("b\u2028c", 4)]

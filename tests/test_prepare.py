@@ -41,6 +41,24 @@ def test_a_short_text_is_one_piece(tokenizer):
     assert piece.positions == len(piece.prompt_ids) + 2 * piece.target_frames
 
 
+def test_prompt_and_length_are_those_of_what_is_spoken(tokenizer):
+    usual, *others = pieces_of(
+        tokenizer,
+        *(
+            {"text": text}
+            for text in ("We washed the orange.", "  We washed the\norange.\n\n", "We washed\u200b the\t\xadorange.")
+        ),
+        reference=Recording("What is said in it."),
+    )
+    blanks = pieces_of(
+        tokenizer, {"text": "We washed the orange."}, reference=Recording(" What is\r\nsaid in it.\ufeff")
+    )
+    for piece in (*others, *blanks):
+        assert (piece.prompt_ids, piece.target_frames) == (usual.prompt_ids, usual.target_frames)
+    apart, dropped = pieces_of(tokenizer, {"text": "世界\n和平"}, {"text": "世界和平"})
+    assert (apart.prompt_ids, apart.target_frames) == (dropped.prompt_ids, dropped.target_frames)
+
+
 def test_positions_count_reference_and_guidance(tokenizer):
     plain = Recipe(guidance_scale=0.0)
     (piece,) = pieces_of(tokenizer, {"text": "Hello there."}, reference=Recording(), recipe=plain)

@@ -27,7 +27,7 @@ KINDS = {
 def manifest(tmp_path):
     def write(names):
         lines = [
-            {"id": name, "text": "Hello.", "ref_audio": name, "ref_text": WORDS, "duration": 0.2} for name in names
+            {"id": name, "text": "Hello.", "ref_audio": name, "ref_text": WORDS, "duration": 0.3} for name in names
         ]
         (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return tmp_path / "lines.jsonl"

@@ -2,6 +2,7 @@
 
     config.json, model.safetensors (or an index and its parts), tokenizer.json
     audio_tokenizer/config.json, audio_tokenizer/model.safetensors
+    tokenizer_config.json, which need not be there, says whether the model was trained with tags
 
 Nothing here needs torch until `load_model`.
 """
@@ -35,9 +36,15 @@ SPECIAL_TOKENS = (
 )
 
 _WEIGHTS = "model.safetensors"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 _INDEX = "model.safetensors.index.json"
 _CODEC_FILES = ("config.json", "model*.safetensors*")
-_MODEL_FILES = ("tokenizer.json", *_CODEC_FILES, *(f"audio_tokenizer/{name}" for name in _CODEC_FILES))
+_MODEL_FILES = (
+    "tokenizer.json",
+    _TOKENIZER_CONFIG,
+    *_CODEC_FILES,
+    *(f"audio_tokenizer/{name}" for name in _CODEC_FILES),
+)
 _LARGEST = 1 << 30  # no number in a config comes near: what is larger would only exhaust the memory
 MOST_LAYERS = 1000
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -78,6 +85,7 @@ class Checkpoint:
     tokenizer_path: Path
     digest: str
     codec_digest: str
+    knows_tags: bool = True  # or reads [laughter] and the others as words
 
 
 def bundled_models() -> list[str]:
@@ -134,6 +142,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         tokenizer_path=folder / "tokenizer.json",
         digest=_digest(folder / "config.json", weight_files),
         codec_digest=_digest(codec / "config.json", codec_weight_files),
+        knows_tags=_knows_tags(folder / _TOKENIZER_CONFIG),
     )
 
 
@@ -287,6 +296,14 @@ def require_numbers(
     values = require(section, key, list, file, prefix, default=default)
     named = {f"{key}[{index}]": value for index, value in enumerate(values)}
     return tuple(require(named, name, kind, file, prefix) for name in named)
+
+
+def _knows_tags(path: Path) -> bool:
+    """False where tokenizer_config.json says `"inline_tags": false`; it may be missing, and is not in the digest."""
+    try:
+        return read_json(path).get("inline_tags") is not False
+    except InputError:
+        return True
 
 
 def _expect(section: dict[str, Any], key: str, value: str, file: Path, prefix: str = "") -> None:

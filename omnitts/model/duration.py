@@ -1,12 +1,15 @@
 """How many frames a text takes: a weight for each character, scaled by the pace of a reference.
 
-Rule and numbers: OmniVoice decoder. Frames are 1/25 s.
+Rule and numbers: OmniVoice decoder. Frames are 1/25 s. The rule takes every character into account; what is not spoken
+is left out before, see `weighed_text`.
 """
 
 import functools
 import unicodedata
 from bisect import bisect_left
 from importlib.resources import files
+
+from omnitts.model.spoken import weighed_text
 
 FRAME_RATE = 25  # frames a second
 
@@ -27,7 +30,7 @@ def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | No
     """
     ref_weight = text_weight(ref_text or "")
     if not ref_weight or not ref_frames:
-        ref_weight, ref_frames = text_weight(_DEFAULT_TEXT), _DEFAULT_FRAMES
+        ref_weight, ref_frames = _default_weight(), _DEFAULT_FRAMES
     # Not weight * frames / weight: the order of rounding decides whether a whole number is truncated.
     frames = text_weight(text) / (ref_weight / ref_frames)
     if frames < _SHORT_FRAMES:
@@ -36,8 +39,8 @@ def estimate_frames(text: str, ref_text: str | None = None, ref_frames: int | No
 
 
 def estimate_seconds(text: str) -> float:
-    """How long `text` takes to say at the pace that is usual without a reference."""
-    return text_weight(text) / text_weight(_DEFAULT_TEXT) * _DEFAULT_FRAMES / FRAME_RATE
+    """How long what is spoken of `text` takes to say, at the pace that is usual without a reference."""
+    return text_weight(weighed_text(text)) / _default_weight() * _DEFAULT_FRAMES / FRAME_RATE
 
 
 def frames_for(
@@ -61,6 +64,11 @@ def text_weight(text: str) -> float:
     for weight in map(_char_weight, text):
         total += weight
     return total
+
+
+@functools.cache
+def _default_weight() -> float:
+    return text_weight(_DEFAULT_TEXT)
 
 
 @functools.cache

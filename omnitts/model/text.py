@@ -52,10 +52,16 @@ def has_words(text: str) -> bool:
     return _LETTER_OR_DIGIT.search(unicodedata.normalize("NFKC", text)) is not None  # one of several, such as a ℃
 
 
+def find_tags(text: str) -> list[str]:
+    """The tags in `text`, without their brackets, in order."""
+    return [tag[1:-1] for tag in _TAG.findall(text)]
+
+
 def normalize_text(text: str) -> str:
     """Clean a prompt's text (reference and target joined) the way the OmniVoice decoder does.
 
-    Line breaks are dropped without a space in their place; full-width parentheses become ASCII; runs of
+    Line breaks are dropped without a space in their place (`spoken_text`, which is applied before, leaves none);
+    full-width parentheses become ASCII; runs of
     spaces and tabs become one space; white space beside a CJK ideograph goes.
     """
     text = _LINE_BREAKS.sub("", text).translate(_ASCII_PARENTHESES)

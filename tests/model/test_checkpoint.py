@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from omnitts.errors import InputError
+from omnitts.errors import InputError, shown_path
 from omnitts.model import checkpoint as module
 from omnitts.model.backbone import OmniVoice
 from omnitts.model.checkpoint import (
@@ -259,6 +259,29 @@ def test_tokenizer_of_another_kind(folder):
         load_tokenizer(open_checkpoint(folder))
 
 
+# ---- Tags ----
+
+
+def test_a_checkpoint_may_say_that_it_was_trained_without_tags(folder):
+    opened = open_checkpoint(folder)
+    assert opened.knows_tags
+    edit_json(folder / "tokenizer_config.json", lambda content: content.update(inline_tags=False))
+    said = open_checkpoint(folder)
+    assert not said.knows_tags
+    assert (said.digest, said.codec_digest) == (opened.digest, opened.codec_digest)
+    edit_json(folder / "tokenizer_config.json", lambda content: content.update(inline_tags=True))
+    assert open_checkpoint(folder).knows_tags
+    for content in ("[]", "{", ""):
+        (folder / "tokenizer_config.json").write_text(content)
+        assert open_checkpoint(folder).knows_tags
+    (folder / "tokenizer_config.json").unlink()
+    assert open_checkpoint(folder).knows_tags
+
+
+def test_bundled_models_were_trained_without_tags():
+    assert not any(open_checkpoint(resolve_model(name)).knows_tags for name in bundled_models())
+
+
 # ---- Names ----
 
 
@@ -286,7 +309,8 @@ def test_folder_goes_before_a_bundled_name(tmp_path, monkeypatch):
 def test_path_that_does_not_exist(name):
     with pytest.raises(InputError) as caught:
         resolve_model(name)
-    assert str(caught.value).startswith(f"{name}: no such folder: a model is a folder, a bundled name (mini, noise)")
+    told = f"{shown_path(name)}: no such folder: a model is a folder, a bundled name (mini, noise)"
+    assert str(caught.value).startswith(told)
 
 
 def test_what_is_no_path_at_all():

@@ -21,8 +21,11 @@ _MOST_LINES = 4096  # of a journal, before those that count no more are dropped
 
 
 def name_in(folder: Path, path: Path) -> str:
-    """A file's path from a folder, with slashes, as results.jsonl has it."""
-    return Path(os.path.relpath(path, folder)).as_posix()
+    """A file's path from a folder, with slashes, as results.jsonl has it. It leads there also through links."""
+    if path.is_relative_to(folder):
+        return path.relative_to(folder).as_posix()
+    place = os.path.join(os.path.realpath(path.parent), path.name)
+    return Path(os.path.relpath(place, os.path.realpath(folder))).as_posix()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from omnitts.results import content_key, holds_results, refuse_other_parts
 from omnitts.shards import shard_paths
 
 _SHOWN = 3  # names in a message
+_SUMMARY_BEGINS = b'{\n  "manifest": '
 
 
 @dataclass
@@ -211,10 +212,12 @@ def _holds_any(folder: Path) -> bool:
 
 
 def _is_summary(path: Path) -> bool:
+    """Whether it is one, the beginning of one, or empty."""
+    data = path.read_bytes()
     try:
-        summary = json.loads(path.read_bytes())
+        summary = json.loads(data)
     except ValueError:
-        return False
+        return data.startswith(_SUMMARY_BEGINS[: len(data)])
     return isinstance(summary, dict) and {"state", "utterances", "started"} <= summary.keys()
 
 

@@ -62,7 +62,7 @@ class Output:
 
     def name_of(self, path: Path) -> str:
         """A file's path from the folder, with slashes, as results.jsonl has it."""
-        return path.name if path.parent == self.folder else name_in(self.folder, path)
+        return name_in(self.folder, path)
 
     def shards(self, claims: Claims, replaces: Collection[Path]) -> AbstractContextManager[ShardWriter | None]:
         """The writer of shards, if there are to be any. replaces: shards that may be written anew."""

@@ -1,6 +1,6 @@
 import pytest
 
-from omnitts.claims import Claims, read_claims
+from omnitts.claims import Claims, name_in, read_claims
 
 
 @pytest.fixture
@@ -20,6 +20,18 @@ def test_a_file_is_claimed_until_a_line_tells_of_it(tmp_path, claims):
     run.settle(["a.wav"])
     run.close()
     assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
+
+
+def test_a_name_leads_to_its_file_through_links_too(tmp_path):
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "near").symlink_to("far/deep")
+    (tmp_path / "same").symlink_to(".")
+    for folder, path in (("near", "a.wav"), ("same", "a.wav"), (".", "near/a.wav"), ("near", "far/deep/a.wav")):
+        (tmp_path / path).write_bytes(b"found")
+        name = name_in(tmp_path / folder, tmp_path / path)
+        assert (tmp_path / folder / name).read_bytes() == b"found", name
+        (tmp_path / path).unlink()
+    assert name_in(tmp_path / "out", tmp_path / "out" / "ab" / "a.wav") == "ab/a.wav"
 
 
 def test_what_a_killed_run_could_not_record_is_removed_and_nothing_else(tmp_path, claims):

@@ -1,35 +1,18 @@
 """Long text in pieces: at the ends of sentences where that can be, else of clauses, else of words.
 
-`split_text` is what is spoken. `chunk_text` is the published decoder's rule, which knows no difference between a full
-stop, a comma and the point in a number: what the decoder's own vectors hold. The two give the same pieces unless the
-published ones end at a clause though a sentence would have fitted, inside a token or behind an abbreviation, or have
+The published decoder knows no difference between a full stop, a comma and the point in a number. Its pieces are the
+same unless they end at a clause though a sentence would have fitted, inside a token or behind an abbreviation, or have
 marks of other scripts in them, or stay whole for want of marks.
 
 A text is never copied until its pieces are known: sentences and chunks are cut positions in it, so that no
 character can get lost and the time is linear in its length.
 """
 
-import re
 from bisect import bisect_right
 from itertools import pairwise
 
 from omnitts.model.duration import FRAME_RATE
 from omnitts.model.sentences import Ends, find_ends, last_gap, next_gap
-
-_SPLIT_MARKS = ".,;:!?。，；：！？"
-# Opening quotes are in the list, and the ASCII ")" is not, because the OmniVoice decoder has it so.
-_CLOSING_MARKS = "\"'“”‘’）]》>」】"
-_SPLIT = re.compile(f"[{re.escape(_SPLIT_MARKS)}]")
-_JOINED_MARKS = re.compile(f"[{re.escape(_SPLIT_MARKS + _CLOSING_MARKS)}]*")
-
-# "i.e." and "e.g." have no effect, as their first full stop has already ended a sentence.
-_ABBREVIATED = """
-Mr. Mrs. Ms. Dr. Prof. Sr. Jr. Rev. Fr. Hon. Pres. Gov. Capt. Gen. Sen. Rep. Col. Maj. Lt. Cmdr. Sgt. Cpl. Co.
-Corp. Inc. Ltd. Est. Dept. St. Ave. Blvd. Rd. Mt. Ft. No. Jan. Feb. Mar. Apr. Aug. Sep. Sept. Oct. Nov. Dec.
-i.e. e.g. vs. Vs. Etc. approx. fig. def.
-"""
-_ABBREVIATIONS = frozenset(_ABBREVIATED.split())
-_LONGEST_ABBREVIATION = max(map(len, _ABBREVIATIONS))
 
 _MIN_CHUNK = 3  # characters, the white space around them included
 
@@ -45,22 +28,7 @@ def split_text(text: str, chunk_len: int, longest: int) -> list[str]:
     cuts = [0]
     while cuts[-1] < len(text):
         cuts.append(_next_cut(text, ends, cuts[-1], chunk_len, max(chunk_len, longest)))
-    return _pieces(text, cuts)
-
-
-def chunk_text(text: str, chunk_len: int) -> list[str]:
-    """The pieces of `text` by the rule of the OmniVoice decoder: split after punctuation, merged up to `chunk_len`.
-
-    A sentence longer than `chunk_len` characters stays whole. Pieces are stripped and blank ones left out.
-    """
-    cuts = [0]
-    sentence = 0
-    for end in _sentence_ends(text):
-        if end - cuts[-1] > chunk_len and sentence > cuts[-1]:
-            cuts.append(sentence)
-        sentence = end
-    cuts.append(len(text))
-    return _pieces(text, cuts)
+    return pieces_between(text, cuts)
 
 
 def chunk_length(text: str, frames: int, seconds: float) -> int:
@@ -99,31 +67,10 @@ def _first_of(places: list[int], start: int, otherwise: int) -> int:
     return places[index] if index < len(places) else otherwise
 
 
-def _pieces(text: str, cuts: list[int]) -> list[str]:
+def pieces_between(text: str, cuts: list[int]) -> list[str]:
+    """The stripped pieces of `text` between ascending `cuts`, from 0 to its end; slivers join a neighbour."""
     pieces = (text[start:end].strip() for start, end in pairwise(_without_slivers(cuts)))
     return [piece for piece in pieces if piece]
-
-
-def _sentence_ends(text: str) -> list[int]:
-    """Where each sentence of `text` ends; together they cover it."""
-    ends = []
-    start = 0
-    for mark in _SPLIT.finditer(text):
-        end = mark.end()
-        if end <= start or _ends_in_abbreviation(text, start, end):
-            continue
-        # Marks that would open the next sentence belong to this one: "...", "?!", '."'.
-        start = _JOINED_MARKS.match(text, end).end()
-        ends.append(start)
-    if start < len(text):
-        ends.append(len(text))
-    return ends
-
-
-def _ends_in_abbreviation(text: str, start: int, end: int) -> bool:
-    # One character more than the longest: a longer word cannot then be taken for an abbreviation by its tail.
-    tail = text[max(start, end - _LONGEST_ABBREVIATION - 1) : end]
-    return tail.split()[-1] in _ABBREVIATIONS
 
 
 def _without_slivers(cuts: list[int]) -> list[int]:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnitts.model.chunking import chunk_length, chunk_text, split_text
+from omnitts.model.chunking import chunk_length, split_text
 from omnitts.model.duration import estimate_frames
+from tests.model.published_chunking import chunk_text
 
 LONG = 10_000
 

@@ -32,7 +32,7 @@ from omnitts.model.checkpoint import Checkpoint
 from omnitts.output import Output, line_of, write_dump, write_files
 from omnitts.pipeline import DeviceLost
 from omnitts.progress import Reporter
-from omnitts.results import content_key, cut_to_whole_lines, holds_results, line_key, refuse_other_parts
+from omnitts.results import are_results, content_key, cut_to_whole_lines, line_key, refuse_other_parts
 from omnitts.shards import ShardWriter, members, shard_paths
 from omnitts.speech import Speech
 from omnitts.stats import Stats
@@ -146,6 +146,8 @@ def run_job(
 @contextmanager
 def _results_alone(output: Output) -> Iterator[IO[str]]:
     """The results, to be appended to by this run only. One that is refused leaves none behind that it made."""
+    if output.replace_files and os.path.lexists(output.results) and not are_results(output.results):
+        output.results.unlink()  # of its name; what a link leads to stays
     were_there = os.path.lexists(output.results)
     with open_alone(output.results, "--out") as results:
         try:
@@ -203,8 +205,6 @@ class _Job:
     def make_ready(self) -> None:
         """Clears away what killed runs left, and shards that are damaged: their lines are made again."""
         sweep(self.output.folder)
-        if not holds_results(self.output.results):
-            self.results.truncate(0)  # somebody's file, which may be replaced or this would not be reached
         cut_to_whole_lines(self.results)
         self.claims.clear_left_behind()
         if self.output.shard_size is not None:

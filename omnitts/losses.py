@@ -18,7 +18,7 @@ from omnitts.inputs import Inputs
 from omnitts.ledger import Entry, Ledger, hash_of
 from omnitts.manifest import Manifest, Utterance
 from omnitts.output import Output
-from omnitts.results import content_key, holds_results, refuse_other_parts
+from omnitts.results import are_results, content_key, refuse_other_parts
 from omnitts.shards import shard_paths
 
 _SHOWN = 3  # names in a message
@@ -78,9 +78,9 @@ class _Check:
     def fixed_files(self) -> None:
         """What a run writes whatever its lines are."""
         output = self.output
-        for path, is_own in ((output.results, holds_results), (output.summary, _is_summary)):
+        for path, is_own in ((output.results, are_results), (output.summary, _is_summary)):
             there = self._no_input(path) and os.path.lexists(path) and not path.is_dir()
-            if there and not (path.is_file() and is_own(path)):
+            if there and not is_own(path):
                 self.foreign.add(shown_path(path))
         if output.shard_size is not None:
             for path in shard_paths(output.folder, output.part):
@@ -212,7 +212,9 @@ def _holds_any(folder: Path) -> bool:
 
 
 def _is_summary(path: Path) -> bool:
-    """Whether it is one, the beginning of one, or empty."""
+    """Whether it is one, the beginning of one, or empty. A link is none: a summary takes the place of its name."""
+    if path.is_symlink() or not path.is_file():
+        return False
     data = path.read_bytes()
     try:
         summary = json.loads(data)

@@ -99,11 +99,17 @@ def number_of_parts(path: Path) -> int | None:
     return part and part[1]
 
 
-def holds_results(path: Path) -> bool:
-    """Whether a file is empty, or its first lines are results; the last of them may have been cut off."""
+def are_results(path: Path) -> bool:
+    """Whether a file is a results.jsonl of omnitts's: empty, or its first lines are results; the last may be cut off.
+
+    Under a link there has to be a whole line, for an empty file may be anybody's.
+    """
+    if not path.is_file():
+        return False
     with open(path, "rb") as file:
-        lines = file.read(_PROBE_BYTES).split(b"\n")
-    return all(map(_is_line, lines[:-1])) and (_is_line(lines[-1]) or _is_cut_off(lines[-1]))
+        *whole, rest = file.read(_PROBE_BYTES).split(b"\n")
+    linked = path.is_symlink() or path.stat().st_nlink > 1
+    return all(map(_is_line, whole)) and (bool(whole) or not linked) and (_is_line(rest) or _is_cut_off(rest))
 
 
 def _is_line(text: bytes) -> bool:

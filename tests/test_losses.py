@@ -176,6 +176,23 @@ def test_links_that_lead_nowhere_are_somebodys(folder, refused):
     assert "2 files in the way" in said and not (folder / "gone").exists()
 
 
+@pytest.mark.parametrize("soft", [True, False])
+@pytest.mark.parametrize("name", ["results.jsonl", "summary.json"])
+def test_nothing_is_written_through_a_link_to_somebodys_file(folder, run, refused, checkpoint_dir, name, soft):
+    for text in ("", "My notes.\n", '{"id": "'):
+        notes = folder / "notes.txt"
+        notes.write_text(text)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("notes.txt") if soft else os.link(notes, folder / name)
+        path = write(folder / "lines.jsonl", {"id": "a", "text": "Hi."})
+        if soft or text.startswith("My") or name == "results.jsonl":
+            assert "in the way that omnitts did not write" in refused(path, folder)
+        out = ["--out", folder, "--replace-files", "--model", checkpoint_dir, *FAST]
+        assert run("synth", path, *out)[0] == 0 and notes.read_text() == text
+        for made in ("a.wav", "results.jsonl", "summary.json"):
+            (folder / made).unlink()
+
+
 def test_dumps_replace_dumps_only(run, manifest, tmp_path, checkpoint_dir):
     path, dumps = manifest({"id": "a", "text": "Hi."}), tmp_path / "dumps"
     common = ["synth", path, "--model", checkpoint_dir, "--dump-logprobs", dumps, *FAST, "--out"]

@@ -1,6 +1,7 @@
 """A dump's arrays and its file: safetensors, so that they can be mapped into memory and read by any program."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
@@ -156,9 +157,11 @@ def load(path: str | PathLike) -> Dump:
 
 
 def is_dump(path: str | PathLike) -> bool:
-    """Whether a file says of itself that it is a dump, of whatever version."""
+    """Whether a file says of itself that it is a dump, of whatever version; a link is none."""
     from safetensors import SafetensorError, safe_open
 
+    if os.path.islink(path):
+        return False
     try:
         with safe_open(path, framework="np") as file:
             return (file.metadata() or {}).get("format") == FORMAT

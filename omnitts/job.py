@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,6 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
-from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
@@ -19,12 +17,11 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from omnitts import __version__
 from omnitts.claims import Claims
 from omnitts.console import stop_gently
 from omnitts.dump.format import is_dump
 from omnitts.errors import InputError, counted, naming, reason, shown_path
-from omnitts.files import atomic_path, open_alone, sweep
+from omnitts.files import open_alone, sweep
 from omnitts.fingerprint import State
 from omnitts.ledger import Entry, Ledger, hash_of
 from omnitts.manifest import Refused, Utterance
@@ -37,7 +34,8 @@ from omnitts.shards import ShardWriter, members, shard_paths
 from omnitts.speech import Speech
 from omnitts.stats import Stats
 from omnitts.stderr import stderr_lock
-from omnitts.tts import TTS, dtype_name
+from omnitts.summary import Totals, made_with, sums, write_summary
+from omnitts.tts import TTS
 
 
 @dataclass(frozen=True)
@@ -46,38 +44,6 @@ class Again:
 
     overwrite: bool = False  # makes all of them again
     retry_failed: bool = False  # makes those again that failed
-
-
-@dataclass
-class Totals:
-    """The sums of a run."""
-
-    utterances: int
-    written: int = 0  # in this run, as all that follows
-    failed: int = 0
-    kept: int = 0  # written by an earlier run
-    failed_before: int = 0  # and not tried again
-    dumps_failed: int = 0
-    audio_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    interrupted: bool = False
-    stopped: str | None = None  # what made it impossible to go on
-
-    @property
-    def left(self) -> int:
-        """Utterances that no run has settled."""
-        return self.utterances - self.written - self.failed - self.kept - self.failed_before
-
-    @property
-    def all_well(self) -> bool:
-        """Whether every utterance has its audio, and its dump where one was wanted."""
-        troubles = self.failed, self.failed_before, self.dumps_failed, self.interrupted, self.stopped, self.left
-        return not any(troubles)
-
-    @property
-    def real_time_factor(self) -> float | None:
-        """Seconds of work for a second of audio."""
-        return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
 
 
 def run_job(
@@ -120,8 +86,8 @@ def run_job(
         if tts is not None:
             max_positions = max_positions or tts.positions_for(totals.utterances)
         started, stats = datetime.now(UTC), Stats()
-        about = {**asked, **output.facts(), **_made_with(checkpoint, tts, max_positions)}
-        _write_json(output.summary, about | _summary(job, started, "running"))
+        about = {**asked, **output.facts(), **made_with(checkpoint, tts, max_positions)}
+        write_summary(output.summary, about | job.sums(started, "running"))
         clock = time.perf_counter()
         try:
             if tts is not None:
@@ -138,8 +104,8 @@ def run_job(
             _warn(stats)
             totals.wall_seconds = time.perf_counter() - clock
             with suppress(OSError) if totals.stopped or totals.interrupted else nullcontext():
-                about |= _summary(job, started, "stopped" if totals.stopped or totals.left else "finished")
-                _write_json(output.summary, about | _stats(stats, totals, log_stats))
+                about |= job.sums(started, "stopped" if totals.stopped or totals.left else "finished")
+                write_summary(output.summary, about | _stats(stats, totals, log_stats))
     return totals
 
 
@@ -300,6 +266,13 @@ class _Job:
                 totals.stopped = _why(error)
         totals.interrupted &= totals.left > 0
 
+    def sums(self, started: datetime, state: str) -> dict[str, Any]:
+        """What summary.json says of it. state: running, stopped with lines left, or finished."""
+        settled_before = 0 if self.again.overwrite else len(self.ledger)
+        lines_before = self.ledger.counts.get(self.output.results, 0)
+        found = sums(self.totals, started, settled_before=settled_before, lines_before=lines_before)
+        return {"state": state, **found}
+
     def end(self) -> None:
         """Looks whether every line was reached; of shards that were overwritten, removes what is left over."""
         totals = self.totals
@@ -367,47 +340,3 @@ def _record(line: dict[str, Any], results: IO[str], totals: Totals) -> None:
 def _tell(error: str) -> None:
     with stderr_lock:
         tqdm.write(f"error: {error}", file=sys.stderr)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
-    with atomic_path(path) as temporary:
-        # A file name that is not UTF-8 holds surrogates; escaped with a backslash they are JSON still.
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
-
-
-def _summary(job: _Job, started: datetime, state: str) -> dict[str, Any]:
-    totals = job.totals
-    factor = totals.real_time_factor
-    return {
-        "state": state,  # running, stopped with lines left, or finished
-        "utterances": totals.utterances,
-        "written": totals.written,
-        "failed": totals.failed,
-        "kept": totals.kept,
-        "settled_before": 0 if job.again.overwrite else len(job.ledger),
-        "lines_before": job.ledger.counts.get(job.output.results, 0),
-        "failed_before": totals.failed_before,
-        "dumps_failed": totals.dumps_failed,
-        "interrupted": totals.interrupted,
-        "stopped": totals.stopped,
-        "audio_seconds": round(totals.audio_seconds, 3),
-        "wall_seconds": round(totals.wall_seconds, 3),
-        "real_time_factor": None if factor is None else round(factor, 4),
-        "started": started.isoformat(timespec="seconds"),
-    }
-
-
-def _made_with(checkpoint: Checkpoint, tts: TTS | None, max_positions: int | None) -> dict[str, Any]:
-    """What summary.json says of model and machine; tts: None where there was nothing to do."""
-    return {
-        "model_digest": checkpoint.digest,
-        "device": None if tts is None else str(tts.device),
-        "dtype": None if tts is None else dtype_name(tts.dtype),
-        "max_positions": max_positions,
-        "versions": {
-            "python": platform.python_version(),
-            "omnitts": __version__,
-            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "soundfile")},
-        },
-    }

@@ -3,7 +3,6 @@
 None of these is replaced or removed. A file of omnitts's own is one that a line of results.jsonl tells of.
 """
 
-import json
 import os
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,9 +19,9 @@ from omnitts.manifest import Manifest, Utterance
 from omnitts.output import Output
 from omnitts.results import are_results, content_key, refuse_other_parts
 from omnitts.shards import shard_paths
+from omnitts.summary import is_summary
 
 _SHOWN = 3  # names in a message
-_SUMMARY_BEGINS = b'{\n  "manifest": '
 
 
 @dataclass
@@ -78,7 +77,7 @@ class _Check:
     def fixed_files(self) -> None:
         """What a run writes whatever its lines are."""
         output = self.output
-        for path, is_own in ((output.results, are_results), (output.summary, _is_summary)):
+        for path, is_own in ((output.results, are_results), (output.summary, is_summary)):
             there = self._no_input(path) and os.path.lexists(path) and not path.is_dir()
             if there and not is_own(path):
                 self.foreign.add(shown_path(path))
@@ -209,18 +208,6 @@ def _holds_any(folder: Path) -> bool:
             return next(found, None) is not None
     except OSError:
         return False
-
-
-def _is_summary(path: Path) -> bool:
-    """Whether it is one, the beginning of one, or empty. A link is none: a summary takes the place of its name."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    data = path.read_bytes()
-    try:
-        summary = json.loads(data)
-    except ValueError:
-        return data.startswith(_SUMMARY_BEGINS[: len(data)])
-    return isinstance(summary, dict) and {"state", "utterances", "started"} <= summary.keys()
 
 
 def _is_a_dump(path: Path, output: Output) -> bool:

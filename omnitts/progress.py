@@ -2,16 +2,14 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from omnitts.model.duration import FRAME_RATE
 from omnitts.pipeline import Progress
 from omnitts.stderr import stderr_lock
-
-if TYPE_CHECKING:
-    from omnitts.job import Totals
+from omnitts.summary import Totals
 
 LOG_SECONDS = 30
 
@@ -33,7 +31,7 @@ class Reporter(Progress, Protocol):
     def skipped(self) -> None:
         """An utterance needs nothing to be done."""
 
-    def finished(self, totals: "Totals") -> None:
+    def finished(self, totals: Totals) -> None:
         """An utterance ended."""
 
     def close(self) -> None: ...
@@ -90,7 +88,7 @@ class Log:
             factor = f"real-time factor {elapsed / self._done:.3f}"
             self._tell(f"{self._done:.0f} of {self._total:.0f} s of audio, {factor}, {left} left")
 
-    def finished(self, totals: "Totals") -> None:
+    def finished(self, totals: Totals) -> None:
         pass
 
     def close(self) -> None:
@@ -133,7 +131,7 @@ class Bar:
         left = self._bar.total - self._bar.n
         self._bar.update(min(frames / FRAME_RATE, left))
 
-    def finished(self, totals: "Totals") -> None:
+    def finished(self, totals: Totals) -> None:
         """An utterance ended: shows the running real-time factor and the failures."""
         elapsed = time.monotonic() - self._start
         shown = {"rtf": f"{elapsed / self._bar.n:.3f}"} if self._bar.n else {}

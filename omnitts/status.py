@@ -1,7 +1,5 @@
 """How far a job is, from what its runs have written into their folder, and whether that is still there."""
 
-import json
-import math
 import os
 import time
 from array import array
@@ -18,6 +16,7 @@ from omnitts.fingerprint import State, file_digest, state_of
 from omnitts.ledger import UNKNOWN, Ledger, files_of
 from omnitts.names import name_hash
 from omnitts.results import RESULTS, SUMMARY, number_of_parts, part_of, read_results, results_files
+from omnitts.summary import read_summary
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def _read_part(ledger: Ledger, source: int, lost: np.ndarray) -> Part:
     path, lines = ledger.sources[source], ledger.lines.rows
     own = lines["source"] == source
     written = own & lines["ok"] & ~lost
-    summary = _read_summary(
+    summary = read_summary(
         path.with_name(path.name.replace(Path(RESULTS).stem, Path(SUMMARY).stem, 1)).with_suffix(".json")
     )
     others = [number for number, other in enumerate(ledger.sources) if number_of_parts(other) != number_of_parts(path)]
@@ -203,17 +202,6 @@ def _seconds_left(ledger: Ledger, path: Path, summary: dict, settled: int) -> fl
     passed = time.time() - datetime.fromisoformat(summary["started"]).timestamp()
     to_do = summary["utterances"] - (settled if summary["settled_before"] else done_here)
     return passed / done_here * max(0, to_do)
-
-
-def _read_summary(path: Path) -> dict | None:
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        numbers = {name: int(summary.get(name, 0)) for name in ("utterances", "settled_before", "lines_before")}
-        if not math.isfinite(datetime.fromisoformat(summary["started"]).timestamp()) or numbers["utterances"] < 1:
-            return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return summary | numbers
 
 
 def describe(parts: list[Part]) -> Iterator[str]:

@@ -321,7 +321,15 @@ def test_status_believes_no_number_that_is_none(run, job, tmp_path):
     code, printed, _ = run("status", out)
     assert code == 1 and "nan" not in printed and "4 of 5 written" in printed and "1 left" in printed
     assert "1 of 5 written" in job()[1]
-    for summary in ("{", "[]", "null", '{"utterances": "x"}', '{"utterances": -3, "started": "2020-01-01"}', "{}"):
+    for summary in (
+        "{",
+        "[]",
+        "null",
+        '{"utterances": "x"}',
+        '{"utterances": -3, "started": "2020-01-01"}',
+        '{"utterances": Infinity}',
+        "{}",
+    ):
         (out / "summary.json").write_text(summary)
         assert run("status", out)[0] == 0, summary
 

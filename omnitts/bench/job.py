@@ -13,12 +13,13 @@ import torch
 from omnitts.bench import busy
 from omnitts.bench.corpus import write_corpus
 from omnitts.errors import counted
-from omnitts.job import Again, Totals, run_job
+from omnitts.job import Again, run_job
 from omnitts.manifest import read_manifest
 from omnitts.output import Output
 from omnitts.progress import reporter
 from omnitts.recipe import Recipe
 from omnitts.results import SUMMARY
+from omnitts.summary import Totals
 from omnitts.tts import TTS, dtype_name
 
 WARM_UP = 64  # utterances at most

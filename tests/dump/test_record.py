@@ -23,6 +23,7 @@ from omnitts.progress import reporter
 from omnitts.recipe import Recipe
 from omnitts.sampler.reference import guided_scores
 from omnitts.speech import Speech, Watched
+from omnitts.summary import Totals
 from omnitts.trace import Watch
 from tests.test_engine import loop_requests
 
@@ -165,7 +166,7 @@ def test_which_steps_and_ids(tmp_path):
     assert read_dumps(None, None, None, None, None) is None
 
 
-def job_of(tts, folder, records, **options) -> tuple[job.Totals, dict[str, dict]]:
+def job_of(tts, folder, records, **options) -> tuple[Totals, dict[str, dict]]:
     dumps = read_dumps(str(folder / "dumps"), *(options.get(name) for name in ("steps", "top", "ids", "dtype")))
     utterances = read_utterances(records, recipe=Recipe(num_step=3))
     check_dumps(dumps, utterances, [Recipe()])
